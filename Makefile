@@ -1,0 +1,33 @@
+# Two commands do everything on a machine that has only Python (3.11-3.13) and make:
+#   make demo   train the layer and a full softmax on a generated language and compare them
+#   make test   lint, types and all tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types tests clean
+
+demo: $(VENV)/installed
+	$(BIN)/coterie demo
+
+test: lint types tests
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
+	$(BIN)/mypy
+
+tests: $(VENV)/installed
+	$(BIN)/pytest -n 2 --dist worksteal
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,81 @@
+"""Bad input, found without making a GPU wait.
+
+On a CPU a look at the data costs nothing, and bad input is refused at once. On a GPU a look would stop the host until
+the device has caught up, so the device itself counts what is wrong, treats a bad target like an ignored one (nothing
+is learned from it), and sends the tally to the host behind the other work; the next call that finds it there raises.
+
+Shapes: T tokens.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+
+class Faults(nn.Module):
+    """A tally of bad input, kept where the input is."""
+
+    tally: Tensor  # (3,) targets out of range, the last of them, statistic updates left out
+
+    def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.ignore_index = ignore_index
+        self.register_buffer("tally", torch.zeros(3, dtype=torch.int64, device=device), persistent=False)
+        self._arrived: Tensor | None = None  # the tally on its way to the host, in pinned memory
+        self._sent: torch.cuda.Event | None = None
+
+    @torch.no_grad()
+    def usable(self, target: Tensor) -> Tensor:
+        """The targets (T,), -1 in place of ignored ones and of those out of range, which are tallied."""
+        ignored = target == self.ignore_index
+        bad = ((target < 0) | (target >= self.n_classes)) & ~ignored
+        self.tally[0] += bad.sum()
+        self.tally[1] = torch.where(bad, target, self.tally[1]).amax() if target.numel() else 0
+        self.look()
+        return torch.where(bad | ignored, -1, target)
+
+    def skipped(self, taken: Tensor) -> None:
+        """Tallies a statistic update that was left out (`taken`: a scalar, false if so)."""
+        self.tally[2] += ~taken
+
+    def look(self) -> None:
+        """Raises or warns of what the host knows by now; a call that must not wait does not."""
+        if torch.compiler.is_compiling():
+            return
+        if not self.tally.is_cuda:
+            return self._say(self.tally)
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if self._arrived is None or self._sent is None:
+            self._arrived, self._sent = torch.zeros(3, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+        elif self._sent.query():
+            self._say(self._arrived)
+        else:
+            return None
+        self._arrived.copy_(self.tally, non_blocking=True)
+        self._sent.record()
+        return None
+
+    def _say(self, tally: Tensor) -> None:
+        bad, example, skipped = tally.tolist()
+        if bad or skipped:
+            self.tally.zero_()
+            tally.zero_()
+        if skipped:
+            warnings.warn(
+                f"{skipped} statistic update(s) left out: the hidden vectors held NaN or infinity. The clusters are "
+                "unharmed; look for the cause in the model (learning rate, loss scale, data)",
+                UserWarning,
+                stacklevel=4,
+            )
+        if bad:
+            raise IndexError(
+                f"{bad} target(s) out of range, such as {example}; classes are 0 to {self.n_classes - 1}, and "
+                f"{self.ignore_index} is ignored"
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        # Pinned memory and events stay behind when the module is copied or pickled.
+        return {**self.__dict__, "_arrived": None, "_sent": None}

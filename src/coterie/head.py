@@ -1,0 +1,400 @@
+"""The layer: a two-level softmax whose clusters organise themselves while the model trains.
+
+Shapes: T tokens, D width, V words (classes), C clusters, S most words in a cluster.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie import loss as losses
+from coterie import search
+from coterie.assignment import BLOCK_SCORES, assign
+from coterie.faults import Faults
+from coterie.measures import Measures, Meter, Reorganization
+from coterie.options import check_counts, check_options, cluster_capacity, default_budget
+from coterie.partition import Partition, random_partition
+from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
+
+Reduction = Literal["mean", "sum", "none"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
+
+
+class HeadOutput(NamedTuple):
+    """What `forward` returns, as `torch.nn.AdaptiveLogSoftmaxWithLoss` does."""
+
+    output: Tensor  # log P(target), in the target's shape; 0 where ignored
+    loss: Tensor
+
+
+class SelfOrganizedSoftmax(nn.Module):
+    """Exact P(w|h) = P(c|h) · P(w|c, h) over V classes at a cost of O(√V), for training and for search.
+
+    Call `step()` after every `optimizer.step()`: each `reorganize_every` updates it moves words to the clusters that
+    predict them best. Word vectors never move; a partition is index tensors beside them.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int] | None = None,
+        *,
+        n_clusters: int | None = None,
+        gamma: float = 1.5,
+        frequency_budget: float | None = None,
+        reorganize_every: int | None = 1000,
+        statistic: Literal["mean_hidden", "table"] = "mean_hidden",
+        smoothing: Smoothing = "mean",
+        score: Literal["information", "paper"] = "information",
+        projection: bool = True,
+        activation: str | None = None,
+        bias: bool = True,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        partition: Partition | None = None,
+        backend: losses.Backend = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Builds the layer.
+
+        in_features: D, the width of the hidden vectors. n_classes: V.
+        counts: (V,) how often each class occurs in the training data; None: counted while training.
+        n_clusters: C (√V). gamma: a cluster holds at most γ√V words.
+        frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
+            or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
+        reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
+        statistic: what is remembered of a word: the mean of h_c, V × D, or the paper's table, V × C.
+        smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
+        score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
+            words that the cluster predicts.
+        projection: separate linear maps of h for the two levels; activation: what follows them ("relu", "tanh", "gelu").
+        label_smoothing: ε at each level: spread over the clusters, and over the words of the target's cluster.
+        partition: where to start (a random one otherwise). backend: how the in-cluster loss is computed.
+        """
+        super().__init__()
+        check_options(
+            in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
+            reorganize_every=reorganize_every, label_smoothing=label_smoothing, frequency_budget=frequency_budget,
+            statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
+            score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
+            activation=(activation, (None, *ACTIVATIONS)), backend=(backend, ("auto", *losses.BACKENDS)),
+        )  # fmt: skip
+        self.in_features, self.n_classes = in_features, n_classes
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+        self.reorganize_every, self.score, self.activation, self.backend = reorganize_every, score, activation, backend
+        self.counting = counts is None
+        counted = torch.zeros(n_classes, dtype=torch.int64) if counts is None else check_counts(counts, n_classes)
+
+        if partition is not None:
+            if partition.n_words != n_classes or n_clusters not in (None, partition.n_clusters):
+                raise ValueError(
+                    f"the partition seats {partition.n_words} words in {partition.n_clusters} clusters; expected "
+                    f"{n_classes} words" + ("" if n_clusters is None else f" in {n_clusters} clusters")
+                )
+            n_clusters = partition.n_clusters
+        self.n_clusters = n_clusters or math.isqrt(n_classes - 1) + 1  # √V, rounded up
+        capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
+        self.frequency_budget = frequency_budget or default_budget(n_classes, self.n_clusters, capacity)
+        if partition is None:
+            partition = random_partition(counted, self.n_clusters, capacity, self._budget(counted))
+        else:
+            # A copy: reorganising one layer must not move another's words. It may seat more than γ√V together.
+            partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity))
+        self.partition = partition.to(device)
+        self.register_buffer("counts", counted.to(device))
+
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
+        self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
+        self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
+        self.weight = nn.Parameter(torch.empty(n_classes, in_features, **kwargs))
+        self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
+        self.reset_parameters()
+
+        self.statistic: Statistic | None = None
+        if reorganize_every is not None:
+            if statistic == "table":
+                self.statistic = Table(n_classes, self.n_clusters, smoothing, device)
+            else:
+                self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
+        self.meter = Meter(device)
+        self.faults = Faults(n_classes, ignore_index, device)
+        self.updates = 0
+        # Forwards since the last step(), counted on the device.
+        self.register_buffer("unstepped", torch.zeros((), dtype=torch.int64, device=device), persistent=False)
+        self._reminded = False
+
+    counts: Tensor  # (V,) occurrences of each class
+    unstepped: Tensor  # ()
+
+    @classmethod
+    def as_in_paper(
+        cls, in_features: int, n_classes: int, counts: Tensor | Sequence[int] | None = None, **options: Any
+    ) -> Self:
+        """The layer as the paper prints it: ReLU, no biases, a table smoothed by λ = 1/f, the plain score."""
+        printed = {
+            "gamma": 1.5, "reorganize_every": 1000, "statistic": "table", "smoothing": "paper", "score": "paper",
+            "projection": True, "activation": "relu", "bias": False,
+        }  # fmt: skip
+        return cls(in_features, n_classes, counts, **{**printed, **options})
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters; the partition and what is remembered stay."""
+        bound = 1 / math.sqrt(self.in_features)
+        for parameter in (self.cluster_weight, self.cluster_bias, self.weight, self.bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+        if self.projection is not None:
+            if self.activation is None:
+                # Two identities: the layer starts as one without projections, and trains better for it.
+                with torch.no_grad():
+                    self.projection.weight.copy_(torch.eye(self.in_features).repeat(2, 1))
+            else:
+                self.projection.reset_parameters()
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        """log P(target) and the loss. `hidden` (..., D), `target` (...)."""
+        self._check_hidden(hidden)
+        if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
+            raise ValueError(
+                f"target must be class numbers in hidden's leading shape {tuple(hidden.shape[:-1])}; "
+                f"got {tuple(target.shape)} of {target.dtype}"
+            )
+        shape = target.shape
+        word = self.faults.usable(target.reshape(-1).to(torch.int64))  # (T,), -1: left out
+        used = word >= 0
+        cluster_hidden, word_hidden = self._project(hidden.reshape(-1, self.in_features))
+        cluster_logits = self._cluster_logits(cluster_hidden)  # (T, C)
+        log_clusters = self._mask_empty(cluster_logits).log_softmax(-1)
+        cluster = self.partition.cluster_of[word.clamp(min=0)]
+        log_cluster = log_clusters.gather(1, cluster[:, None]).squeeze(1)  # (T,)
+        in_cluster = losses.choose(self.backend, hidden.device)
+        log_word, mean_log_word = in_cluster(word_hidden, self.weight, self.bias, word, self.partition)
+        output = torch.where(used, log_cluster + log_word, 0.0)
+
+        per_token = -output
+        if self.label_smoothing:
+            filled = self.partition.sizes > 0
+            mean_log_cluster = torch.where(filled, log_clusters, 0.0).sum(1) / filled.sum()
+            even = torch.where(used, mean_log_cluster + mean_log_word, 0.0)
+            per_token = (1 - self.label_smoothing) * per_token - self.label_smoothing * even
+        with torch.no_grad():
+            self.meter.add(log_cluster, log_word, used)
+            if self.training and self.statistic is not None:
+                self._remember(self.statistic, word, cluster_hidden, cluster_logits)
+        if self.reduction == "none":
+            return HeadOutput(output.reshape(shape), per_token.reshape(shape))
+        total = per_token.sum()
+        if self.reduction == "mean":
+            # A batch with nothing to predict has loss 0, not 0/0.
+            total = total / used.sum().clamp(min=1)
+        return HeadOutput(output.reshape(shape), total)
+
+    def step(self) -> Reorganization | None:
+        """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after
+        `optimizer.step()`."""
+        self.updates += 1
+        self.unstepped.zero_()
+        self.faults.look()
+        if self.reorganize_every is None or self.updates % self.reorganize_every:
+            return None
+        try:
+            return self.reorganize()
+        except ValueError as error:
+            warnings.warn(f"the clusters stay as they are: {error}", UserWarning, stacklevel=2)
+            return None
+
+    @torch.no_grad()
+    def reorganize(self) -> Reorganization:
+        """The E-step, now: every word remembered goes to its best cluster with room, frequent words first."""
+        if self.statistic is None:
+            raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
+        seen = self.statistic.seen
+        before = self.partition.cluster_of
+        cluster_of = assign(
+            self._scores(self.statistic), self.counts, self.n_clusters, self.partition.capacity,
+            self._budget(self.counts), settled=torch.where(seen, -1, before),
+        )  # fmt: skip
+        moved = cluster_of != before
+        mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
+        sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
+        words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
+        self.partition.assign_(cluster_of)
+        return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+
+    def measures(self, reset: bool = True) -> Measures:
+        """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
+        return self.meter.read(reset)
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """log P(w|h) of every class: (..., D) → (..., V)."""
+        words, word_hidden, log_clusters = self._answer(hidden)
+        return words.log_prob(word_hidden, log_clusters).reshape(*hidden.shape[:-1], self.n_classes)
+
+    def cluster_log_prob(self, hidden: Tensor) -> Tensor:
+        """log P(c|h) of every cluster, -inf for an empty one: (..., D) → (..., C)."""
+        _, _, log_clusters = self._answer(hidden)
+        return log_clusters.reshape(*hidden.shape[:-1], self.n_clusters)
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most probable class: (..., D) → (...)."""
+        return self.topk(hidden, 1)[1].squeeze(-1)
+
+    @torch.no_grad()
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
+        self._check_k(k, "k")
+        values, indices = search.topk(*self._answer(hidden), k)
+        return values.reshape(*hidden.shape[:-1], k), indices.reshape(*hidden.shape[:-1], k)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
+        if not (temperature >= 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature must be zero or more; got {temperature}")
+        if top_k is not None:
+            self._check_k(top_k, "top_k")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
+        if temperature == 0:
+            return self.predict(hidden)
+        drawn = search.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
+        return drawn.reshape(hidden.shape[:-1])
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """h_c and h_w: (T, D) → (T, D), (T, D)."""
+        if self.projection is None:
+            return hidden, hidden
+        both = self.projection(hidden)  # (T, 2D)
+        if self.activation is not None:
+            both = ACTIVATIONS[self.activation](both)
+        cluster_hidden, word_hidden = both.chunk(2, -1)
+        return cluster_hidden, word_hidden
+
+    def _cluster_logits(self, cluster_hidden: Tensor) -> Tensor:
+        """(T, D) → (T, C), in float32 at least."""
+        logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _mask_empty(self, cluster_logits: Tensor) -> Tensor:
+        # An empty cluster has no word to give its mass to: left in, the words' probabilities would not sum to one.
+        return cluster_logits.masked_fill(self.partition.sizes == 0, -torch.inf)
+
+    def _answer(self, hidden: Tensor) -> tuple[search.Words, Tensor, Tensor]:
+        """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C)."""
+        self._check_hidden(hidden)
+        cluster_hidden, word_hidden = self._project(hidden.reshape(-1, self.in_features))
+        log_clusters = self._mask_empty(self._cluster_logits(cluster_hidden)).log_softmax(-1)
+        return search.Words(self.weight, self.bias, self.partition), word_hidden, log_clusters
+
+    def _remember(self, statistic: Statistic, word: Tensor, cluster_hidden: Tensor, cluster_logits: Tensor) -> None:
+        sample = statistic.sample(cluster_hidden, cluster_logits)
+        if self.counting:
+            self.counts.index_add_(0, word.clamp(min=0), (word >= 0).to(torch.int64))
+        self.faults.skipped(statistic.update(sample, word, self.counts))
+        self.unstepped += 1
+        if not self.unstepped.is_cuda:
+            self._remind()
+
+    def _scores(self, statistic: Statistic) -> Callable[[Tensor], Tensor]:
+        """words (B,) → how well each cluster suits them (B, C)."""
+
+        def logits(words: Tensor) -> Tensor:
+            return statistic.logits(words, self.cluster_weight, self.cluster_bias)
+
+        if self.score == "paper":
+            return logits
+        seen = statistic.seen.nonzero().squeeze(1)
+        if not seen.numel():
+            return logits
+        log_share = log_cluster_share(logits, seen, self.counts, BLOCK_SCORES // self.n_clusters)  # (C,)
+        return lambda words: logits(words) - log_share
+
+    def _budget(self, counts: Tensor) -> int:
+        """The frequency budget in occurrences."""
+        return max(1, math.ceil(self.frequency_budget * int(counts.sum())))
+
+    def _remind(self) -> None:
+        """Warns once if the layer has been trained long without step(); waits for the device."""
+        if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
+            return
+        forwards = int(self.unstepped)
+        if forwards >= 2 * self.reorganize_every:
+            self._reminded = True
+            warnings.warn(
+                f"{forwards} training batches and no step(): the clusters stay random. Call head.step() after every "
+                "optimizer.step(), or build the layer with reorganize_every=None to keep its partition",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        if not mode:
+            self._remind()
+        return super().train(mode)
+
+    def _check_hidden(self, hidden: Tensor) -> None:
+        if hidden.ndim == 0 or hidden.shape[-1] != self.in_features:
+            raise ValueError(f"hidden must be (..., {self.in_features}) wide; got shape {tuple(hidden.shape)}")
+        if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            raise TypeError(
+                f"hidden is {hidden.dtype}, the layer {self.weight.dtype}: convert one of them, or use torch.autocast"
+            )
+
+    def _check_k(self, k: int, name: str) -> None:
+        if not 1 <= k <= self.n_classes:
+            raise ValueError(f"{name} must be from 1 to n_classes = {self.n_classes}; got {k}")
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, n_classes={self.n_classes}, n_clusters={self.n_clusters}, "
+            f"reorganize_every={self.reorganize_every}"
+        )
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "updates"] = torch.tensor(self.updates)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, extra: Any, errors: Any
+    ) -> None:
+        weight, clusters = state_dict.get(prefix + "weight"), state_dict.get(prefix + "cluster_weight")
+        if weight is not None and clusters is not None:
+            given = (weight.shape[0], clusters.shape[0], weight.shape[1])
+            expected = (self.n_classes, self.n_clusters, self.in_features)
+            if given != expected:
+                # Raised here, before anything of this layer is overwritten.
+                raise RuntimeError(
+                    "the checkpoint holds {} classes in {} clusters, width {}; the layer was built for {} classes in "
+                    "{} clusters, width {}: build it with the checkpoint's numbers".format(*given, *expected)
+                )
+        updates = state_dict.get(prefix + "updates")
+        if updates is not None:
+            self.updates = int(updates)
+        elif strict:
+            missing.append(prefix + "updates")
+        rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
+        super()._load_from_state_dict(rest, prefix, metadata, strict, missing, extra, errors)

@@ -1,0 +1,89 @@
+"""What the layer may be built with: every wrong number is named, with what to do about it.
+
+Shapes: V words.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PAPER_BUDGET = 0.1
+
+
+def check_options(
+    *,
+    in_features: int,
+    n_classes: int,
+    n_clusters: int | None,
+    gamma: float,
+    frequency_budget: float | None,
+    reorganize_every: int | None,
+    label_smoothing: float,
+    **choices: tuple[Any, Sequence[Any]],
+) -> None:
+    """Raises for the first option that makes no sense; `choices` are (given, allowed)."""
+    if in_features < 1:
+        raise ValueError(f"in_features must be at least 1; got {in_features}")
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2; got {n_classes}")
+    if n_clusters is not None and not 1 <= n_clusters <= n_classes:
+        raise ValueError(f"n_clusters must be from 1 to n_classes = {n_classes}; got {n_clusters}")
+    if not (gamma > 0 and math.isfinite(gamma)):
+        raise ValueError(f"gamma must be above 0 (the paper's is 1.5); got {gamma}")
+    if frequency_budget is not None and not frequency_budget > 0:
+        raise ValueError(f"frequency_budget must be above 0 (the paper's is 0.1); got {frequency_budget}")
+    if reorganize_every is not None and reorganize_every < 1:
+        raise ValueError(f"reorganize_every must be at least 1, or None for a fixed partition; got {reorganize_every}")
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
+    for name, (given, allowed) in choices.items():
+        if given not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {given!r}")
+
+
+def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
+    """The counts as whole numbers, (V,)."""
+    given = torch.as_tensor(counts).detach().cpu()
+    if given.shape != (n_classes,):
+        raise ValueError(f"counts must have one number per class, shape ({n_classes},); got {tuple(given.shape)}")
+    if given.is_floating_point():
+        if not bool(torch.isfinite(given).all()):
+            first = int((~torch.isfinite(given)).nonzero()[0])
+            raise ValueError(f"counts must be finite; class {first} has {float(given[first])}")
+        if not bool((given == given.round()).all()):
+            first = int((given != given.round()).nonzero()[0])
+            raise ValueError(
+                f"counts must be whole numbers, so that every machine gets the same clusters; class {first} has "
+                f"{float(given[first])}. Given frequencies? Multiply them by the number of tokens and round"
+            )
+    given = given.to(torch.int64)
+    if bool((given < 0).any()):
+        first = int((given < 0).nonzero()[0])
+        raise ValueError(f"counts must not be negative; class {first} has {int(given[first])}")
+    if not bool(given.any()):
+        raise ValueError("counts are all zero; give how often each class occurs, or None to count while training")
+    return given
+
+
+def cluster_capacity(n_classes: int, n_clusters: int, gamma: float) -> int:
+    """S, the most words a cluster may hold: γ√V, and with fewer than √V clusters γV/C."""
+    capacity = math.ceil(gamma * max(math.sqrt(n_classes), n_classes / n_clusters))
+    if capacity * n_clusters < n_classes:
+        raise ValueError(
+            f"gamma = {gamma} leaves {n_clusters} clusters with {capacity} places each for {n_classes} words: raise "
+            f"gamma above 1 (the paper's is 1.5) or n_clusters"
+        )
+    return capacity
+
+
+def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
+    """The paper's 0.1, or, where that could leave words without a place, the least budget that never does.
+
+    At most 1/f_b clusters can reach the budget. Even if each of those k holds one word only, the others must have
+    places for the rest: (C - k) · S + k ≥ V.
+    """
+    may_close = (n_clusters * capacity - n_classes) // max(capacity - 1, 1)
+    return max(PAPER_BUDGET, 1 / (may_close + 0.5))

@@ -1,0 +1,213 @@
+"""Who sits with whom: the words of each cluster, as index tensors.
+
+Shapes: V words, C clusters, S most words in a cluster.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FORMAT = "coterie-partition"
+
+
+class Partition(nn.Module):
+    """Every word in exactly one cluster.
+
+    A module only so that its index tensors follow the layer to a device and into its `state_dict`; it has no
+    parameters. Only `cluster_of` is saved: the rest follows from it, so that a checkpoint cannot contradict itself.
+    """
+
+    cluster_of: Tensor  # (V,) the cluster of each word
+    words: Tensor  # (V,) the words, cluster by cluster, ascending inside a cluster
+    offsets: Tensor  # (C + 1,) cluster c holds words[offsets[c]:offsets[c + 1]]
+    position: Tensor  # (V,) where each word stands in `words`
+
+    def __init__(self, cluster_of: Tensor | Sequence[int], n_clusters: int, capacity: int | None = None) -> None:
+        """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the fullest cluster's size)."""
+        super().__init__()
+        cluster_of = torch.as_tensor(cluster_of)
+        if cluster_of.ndim != 1 or cluster_of.numel() == 0 or cluster_of.is_floating_point():
+            raise ValueError(
+                f"cluster_of must be one whole number per word, shape (V,); "
+                f"got shape {tuple(cluster_of.shape)} of {cluster_of.dtype}"
+            )
+        cluster_of = cluster_of.to(torch.int64)
+        _check_range(cluster_of, n_clusters)
+        fullest = int(torch.bincount(cluster_of, minlength=n_clusters).max())
+        self.n_words = cluster_of.numel()
+        self.n_clusters = n_clusters
+        self.capacity = fullest if capacity is None else capacity
+        if fullest > self.capacity:
+            raise ValueError(f"a cluster holds {fullest} words, more than the capacity of {self.capacity}")
+        device = cluster_of.device
+        self.register_buffer("cluster_of", torch.zeros(self.n_words, dtype=torch.int64, device=device))
+        for name, length in (("words", self.n_words), ("offsets", n_clusters + 1), ("position", self.n_words)):
+            empty = torch.zeros(length, dtype=torch.int64, device=device)
+            self.register_buffer(name, empty, persistent=False)
+        self.assign_(cluster_of)
+
+    @torch.no_grad()
+    def assign_(self, cluster_of: Tensor) -> None:
+        """Seats every word anew, in place (captured graphs keep reading the same memory). `cluster_of` (V,)."""
+        # Derived before anything is written: `cluster_of` may be our own buffer.
+        words = cluster_of.argsort(stable=True)
+        self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters).cumsum(0)
+        self.words.copy_(words)
+        self.position[words] = torch.arange(self.n_words, device=words.device)
+        self.cluster_of.copy_(cluster_of)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(C,) the number of words in each cluster."""
+        return self.offsets.diff()
+
+    def members(self, cluster: int) -> Tensor:
+        """The words of one cluster, ascending."""
+        if not 0 <= cluster < self.n_clusters:
+            raise IndexError(f"cluster {cluster} does not exist; there are {self.n_clusters}, from 0")
+        start, end = self.offsets[cluster : cluster + 2].tolist()
+        return self.words[start:end]
+
+    def to_lists(self) -> list[list[int]]:
+        """The words of every cluster."""
+        return [part.tolist() for part in self.words.split(self.sizes.tolist())]
+
+    def extra_repr(self) -> str:
+        return f"n_words={self.n_words}, n_clusters={self.n_clusters}, capacity={self.capacity}"
+
+    # -- from what a user has -----------------------------------------------------------------------------------
+
+    @classmethod
+    def from_lists(cls, clusters: Iterable[Iterable[int]], n_words: int | None = None) -> "Partition":
+        """From the words of each cluster; together they must name every word from 0 to V - 1 once."""
+        lists = [list(cluster) for cluster in clusters]
+        named = [word for cluster in lists for word in cluster]
+        n_words = len(named) if n_words is None else n_words
+        if not lists or n_words == 0:
+            raise ValueError("a partition needs at least one cluster with at least one word; got none")
+        cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
+        for cluster, members in enumerate(lists):
+            for word in members:
+                if isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < n_words:
+                    raise ValueError(f"cluster {cluster} names word {word!r}; words are 0 to {n_words - 1}")
+                if cluster_of[word] >= 0:
+                    raise ValueError(f"word {word} is in cluster {int(cluster_of[word])} and again in {cluster}")
+                cluster_of[word] = cluster
+        _check_complete(cluster_of)
+        return cls(cluster_of, len(lists))
+
+    @classmethod
+    def from_mapping(cls, clusters: Mapping[int, int], n_words: int | None = None) -> "Partition":
+        """From word → cluster; every word from 0 to V - 1 must have one."""
+        if not clusters:
+            raise ValueError("a partition needs at least one word; the mapping is empty")
+        n_words = max(clusters) + 1 if n_words is None else n_words
+        cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
+        for word, cluster in clusters.items():
+            if not 0 <= word < n_words:
+                raise ValueError(f"the mapping names word {word}; words are 0 to {n_words - 1}")
+            if cluster < 0:
+                raise ValueError(f"word {word} is mapped to cluster {cluster}; clusters are counted from 0")
+            cluster_of[word] = cluster
+        _check_complete(cluster_of)
+        return cls(cluster_of, int(cluster_of.max()) + 1)
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, vocabulary: Sequence[str] | None = None) -> None:
+        """Writes readable JSON, one cluster a line: word ids, or the words themselves if a vocabulary is given."""
+        lists: list[list[Any]] = self.to_lists()
+        if vocabulary is not None:
+            _check_vocabulary(vocabulary, self.n_words)
+            lists = [[vocabulary[word] for word in cluster] for cluster in lists]
+        head = {"format": FORMAT, "n_words": self.n_words, "n_clusters": self.n_clusters, "capacity": self.capacity}
+        rows = ",\n  ".join(json.dumps(cluster, ensure_ascii=False) for cluster in lists)
+        text = json.dumps(head)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path, vocabulary: Sequence[str] | None = None) -> "Partition":
+        """Reads what `save` wrote; a file of words needs the vocabulary that says which id each one has."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not a partition: {error}") from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f'{path} is not a partition: expected JSON with "format": "{FORMAT}"')
+        clusters = content["clusters"]
+        if any(isinstance(word, str) for cluster in clusters for word in cluster):
+            if vocabulary is None:
+                raise ValueError(f"{path} names its words: give the vocabulary that says which id each one has")
+            _check_vocabulary(vocabulary, content["n_words"])
+            ids = {word: index for index, word in enumerate(vocabulary)}
+            if stranger := next((word for cluster in clusters for word in cluster if word not in ids), None):
+                raise ValueError(f"{path} is of another vocabulary: it names {stranger!r}, which the given one lacks")
+            clusters = [[ids[word] for word in cluster] for cluster in clusters]
+        partition = cls.from_lists(clusters, content["n_words"])
+        partition.capacity = max(partition.capacity, content["capacity"])
+        return partition
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, extra: Any, errors: Any
+    ) -> None:
+        given = state_dict.get(prefix + "cluster_of")
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, extra, errors)  # type: ignore[no-untyped-call]
+        if given is not None and given.shape == self.cluster_of.shape:
+            self.assign_(self.cluster_of)
+
+
+def random_partition(counts: Tensor, n_clusters: int, capacity: int, budget: int) -> Partition:
+    """A random start that keeps both limits: one of Algorithm 1's outcomes, the preferences being random.
+
+    Words are dealt in descending frequency, one each to all clusters that are still open, in random order.
+    `counts` (V,); `budget`: a cluster that holds this many occurrences takes no more words.
+    """
+    order = counts.argsort(descending=True, stable=True)  # (V,)
+    size = torch.zeros(n_clusters, dtype=torch.int64, device=counts.device)
+    mass = torch.zeros_like(size)
+    cluster_of = torch.empty_like(order)
+    dealt = 0
+    while dealt < order.numel():
+        is_open = ((size < capacity) & (mass < budget)).nonzero().squeeze(1)
+        if is_open.numel() == 0:
+            raise no_room(order.numel() - dealt, n_clusters, capacity, budget)
+        is_open = is_open[torch.randperm(is_open.numel()).to(is_open.device)]
+        words = order[dealt : dealt + is_open.numel()]
+        clusters = is_open[: words.numel()]
+        cluster_of[words] = clusters
+        size[clusters] += 1
+        mass[clusters] += counts[words]
+        dealt += words.numel()
+    return Partition(cluster_of, n_clusters, capacity)
+
+
+def no_room(left: int, n_clusters: int, capacity: int, budget: int) -> ValueError:
+    """The error for words that no cluster may take any more."""
+    return ValueError(
+        f"{left} words find no cluster with room: each of the {n_clusters} clusters holds {capacity} words or has "
+        f"reached {budget} occurrences. Raise frequency_budget (None: one that can always be kept), gamma or n_clusters"
+    )
+
+
+def _check_range(cluster_of: Tensor, n_clusters: int) -> None:
+    low, high = int(cluster_of.min()), int(cluster_of.max())
+    if low < 0 or high >= n_clusters:
+        raise ValueError(f"words are assigned to clusters {low} to {high}; there are {n_clusters}, from 0")
+
+
+def _check_complete(cluster_of: Tensor) -> None:
+    missing = (cluster_of < 0).nonzero().squeeze(1)
+    if missing.numel():
+        first = missing[:5].tolist()
+        raise ValueError(f"{missing.numel()} of {cluster_of.numel()} words are in no cluster; the first: {first}")
+
+
+def _check_vocabulary(vocabulary: Sequence[str], n_words: int) -> None:
+    if len(vocabulary) != n_words:
+        raise ValueError(f"the vocabulary has {len(vocabulary)} words, the partition {n_words}")
+    if len(set(vocabulary)) != n_words:
+        raise ValueError("the vocabulary names a word twice; each word must be there once")

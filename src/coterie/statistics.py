@@ -1,0 +1,130 @@
+"""What is remembered of each word: how the contexts it followed looked to the clusters.
+
+Shapes: T tokens, K values a row, D width, V words, C clusters, B words in a block.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.buffers import ExactBuffers
+
+Smoothing = Literal["mean", "paper"]
+
+
+class Statistic(ExactBuffers):
+    """A running mean, one row a word, of something computed for every token whose target is that word.
+
+    The mean forgets by λ(w) at each occurrence. It starts at zero with weight zero, and is read as `total / weight`,
+    so that the first occurrence counts wholly and no start value lingers. Kept in float32 whatever the layer's dtype.
+    """
+
+    total: Tensor  # (V, K)
+    weight: Tensor  # (V,) how much of `total` is samples; 0: never seen
+
+    def __init__(
+        self, n_words: int, row: int, smoothing: Smoothing = "mean", device: torch.device | str | None = None
+    ) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.register_buffer("total", torch.zeros(n_words, row, dtype=torch.float32, device=device))
+        self.register_buffer("weight", torch.zeros(n_words, dtype=torch.float32, device=device))
+
+    @property
+    def seen(self) -> Tensor:
+        """(V,) whether anything is remembered of the word."""
+        return self.weight > 0
+
+    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
+        """What one token tells: (T, D) and (T, C) → (T, K)."""
+        raise NotImplementedError
+
+    def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+        """Mean log P(c|h) of the words, up to one constant a word: (B,) → (B, C)."""
+        raise NotImplementedError
+
+    def forgetting(self, count: Tensor) -> Tensor:
+        """λ(w), from how often the word occurs."""
+        inverse = 1 / count.clamp(min=1).to(torch.float32)
+        # The paper prints 1/f: almost the last sample alone, and nothing at all of a word that occurs once.
+        # 1 - 1/f is the mean over about one pass of the data.
+        return inverse if self.smoothing == "paper" else 1 - inverse
+
+    @torch.no_grad()
+    def update(self, sample: Tensor, word: Tensor, counts: Tensor) -> Tensor:
+        """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
+
+        `sample` (T, K), `word` (T,) with -1 for tokens to leave out, `counts` (V,). Returns whether the batch was
+        taken, a scalar tensor: one with a value that is not finite is left out whole. Shapes are static and nothing
+        waits for the device.
+        """
+        sample = sample.to(torch.float32)
+        used = word >= 0
+        finite = (torch.isfinite(sample).all(1) | ~used).all()
+        # One run per distinct word: `run` numbers them in order, at most T of them.
+        ordered, order = word.sort(stable=True)
+        starts = torch.ones_like(used)
+        starts[1:] = ordered[1:] != ordered[:-1]
+        run = starts.cumsum(0) - 1  # (T,) of the tokens in order
+        run_of = torch.empty_like(run).scatter_(0, order, run)  # (T,)
+        n = torch.zeros_like(sample[:, 0]).index_add_(0, run_of, torch.ones_like(sample[:, 0]))  # (T,) by run
+        mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
+        run_word = torch.full_like(word, -1).scatter_(0, run, ordered)  # (T,) -1: no such run, or left out
+        taken = (run_word >= 0) & finite
+        at = run_word.clamp(min=0)
+        share = 1 - self.forgetting(counts[at]) ** n  # (T,) what the batch's mean counts for
+        # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
+        change = share[:, None] * (mean - self.total[at])
+        self.total.index_add_(0, at, torch.where(taken[:, None], change, 0.0))
+        self.weight.index_add_(0, at, torch.where(taken, share * (1 - self.weight[at]), 0.0))
+        return finite
+
+    def mean(self, words: Tensor) -> Tensor:
+        """The remembered means, (B,) → (B, K); zero for a word never seen."""
+        weight = self.weight[words]
+        return self.total[words] / torch.where(weight > 0, weight, 1.0)[:, None]
+
+
+class Table(Statistic):
+    """The paper's q(w, c): the mean of log₂ P(c|h), V × C."""
+
+    def __init__(
+        self, n_words: int, n_clusters: int, smoothing: Smoothing = "mean", device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(n_words, n_clusters, smoothing, device)
+
+    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
+        # Over all clusters, the empty ones too: they may be offered words again.
+        return cluster_logits.detach().log_softmax(-1) / math.log(2)
+
+    def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+        return self.mean(words) * math.log(2)
+
+
+class MeanHidden(Statistic):
+    """The mean of h_c, V × D, read against today's cluster vectors.
+
+    log P(c|h) = h_c · U_c + b_c - log Z(h), and Z is the same for all clusters: how they compare for a word follows
+    from the mean of h_c alone.
+    """
+
+    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
+        return cluster_hidden.detach()
+
+    def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+        logits = self.mean(words) @ cluster_weight.float().T
+        return logits if cluster_bias is None else logits + cluster_bias.float()
+
+
+@torch.no_grad()
+def log_cluster_share(logits: Callable[[Tensor], Tensor], words: Tensor, counts: Tensor, block: int) -> Tensor:
+    """log f(c), where f(c) is the share of all occurrences that cluster c predicts, (C,).
+
+    `logits`: words (B,) → (B, C); summed over `words`, `block` of them at a time, weighted by `counts` (V,).
+    """
+    parts = [counts[part].clamp(min=1).float() @ logits(part).softmax(-1) for part in words.split(block)]
+    share = torch.stack(parts).double().sum(0)
+    return (share / share.sum()).clamp(min=1e-30).log().float()
