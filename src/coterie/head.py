@@ -16,6 +16,8 @@ from coterie import loss as losses
 from coterie import search
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.faults import Faults
+from coterie.grouping import Grouping, group
+from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget
 from coterie.partition import Partition, random_partition
@@ -75,7 +77,7 @@ class SelfOrganizedSoftmax(nn.Module):
         smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
         score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
             words that the cluster predicts.
-        projection: separate linear maps of h for the two levels; activation: what follows them ("relu", "tanh", "gelu").
+        projection: a linear map of h for each level; activation: what follows it ("relu", "tanh" or "gelu").
         label_smoothing: ε at each level: spread over the clusters, and over the words of the target's cluster.
         partition: where to start (a random one otherwise). backend: how the in-cluster loss is computed.
         """
@@ -172,32 +174,27 @@ class SelfOrganizedSoftmax(nn.Module):
             )
         shape = target.shape
         word = self.faults.usable(target.reshape(-1).to(torch.int64))  # (T,), -1: left out
-        used = word >= 0
-        cluster_hidden, word_hidden = self._project(hidden.reshape(-1, self.in_features))
-        cluster_logits = self._cluster_logits(cluster_hidden)  # (T, C)
-        log_clusters = self._mask_empty(cluster_logits).log_softmax(-1)
-        cluster = self.partition.cluster_of[word.clamp(min=0)]
-        log_cluster = log_clusters.gather(1, cluster[:, None]).squeeze(1)  # (T,)
-        in_cluster = losses.choose(self.backend, hidden.device)
-        log_word, mean_log_word = in_cluster(word_hidden, self.weight, self.bias, word, self.partition)
-        output = torch.where(used, log_cluster + log_word, 0.0)
-
+        grouping = group(word, self.partition)
+        both = self._project(hidden.reshape(-1, self.in_features))  # (T, 2D) or (T, D)
+        log_p = losses.choose(self.backend, hidden.device)(
+            both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
+        )
+        output = log_p.cluster + log_p.word
         per_token = -output
         if self.label_smoothing:
-            filled = self.partition.sizes > 0
-            mean_log_cluster = torch.where(filled, log_clusters, 0.0).sum(1) / filled.sum()
-            even = torch.where(used, mean_log_cluster + mean_log_word, 0.0)
+            even = log_p.mean_cluster + log_p.mean_word
             per_token = (1 - self.label_smoothing) * per_token - self.label_smoothing * even
+        n_used = (word >= 0).sum()
         with torch.no_grad():
-            self.meter.add(log_cluster, log_word, used)
+            self.meter.add(log_p.cluster, log_p.word, n_used)
             if self.training and self.statistic is not None:
-                self._remember(self.statistic, word, cluster_hidden, cluster_logits)
+                self._remember(self.statistic, both, word, grouping)
         if self.reduction == "none":
             return HeadOutput(output.reshape(shape), per_token.reshape(shape))
         total = per_token.sum()
         if self.reduction == "mean":
             # A batch with nothing to predict has loss 0, not 0/0.
-            total = total / used.sum().clamp(min=1)
+            total = total / n_used.clamp(min=1)
         return HeadOutput(output.reshape(shape), total)
 
     def step(self) -> Reorganization | None:
@@ -282,37 +279,29 @@ class SelfOrganizedSoftmax(nn.Module):
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """h_c and h_w: (T, D) → (T, D), (T, D)."""
+    def _project(self, hidden: Tensor) -> Tensor:
+        """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
         if self.projection is None:
-            return hidden, hidden
-        both = self.projection(hidden)  # (T, 2D)
-        if self.activation is not None:
-            both = ACTIVATIONS[self.activation](both)
-        cluster_hidden, word_hidden = both.chunk(2, -1)
-        return cluster_hidden, word_hidden
-
-    def _cluster_logits(self, cluster_hidden: Tensor) -> Tensor:
-        """(T, D) → (T, C), in float32 at least."""
-        logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def _mask_empty(self, cluster_logits: Tensor) -> Tensor:
-        # An empty cluster has no word to give its mass to: left in, the words' probabilities would not sum to one.
-        return cluster_logits.masked_fill(self.partition.sizes == 0, -torch.inf)
+            return hidden
+        both: Tensor = self.projection(hidden)
+        return both if self.activation is None else ACTIVATIONS[self.activation](both)
 
     def _answer(self, hidden: Tensor) -> tuple[search.Words, Tensor, Tensor]:
         """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C)."""
         self._check_hidden(hidden)
-        cluster_hidden, word_hidden = self._project(hidden.reshape(-1, self.in_features))
-        log_clusters = self._mask_empty(self._cluster_logits(cluster_hidden)).log_softmax(-1)
-        return search.Words(self.weight, self.bias, self.partition), word_hidden, log_clusters
+        both = self._project(hidden.reshape(-1, self.in_features))
+        cluster_hidden, word_hidden = split(both, self.in_features)
+        logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
+        words = search.Words(self.weight, self.bias, self.partition)
+        return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
-    def _remember(self, statistic: Statistic, word: Tensor, cluster_hidden: Tensor, cluster_logits: Tensor) -> None:
-        sample = statistic.sample(cluster_hidden, cluster_logits)
+    def _remember(self, statistic: Statistic, both: Tensor, word: Tensor, grouping: Grouping) -> None:
+        """Tells the statistic of a batch: `both` (T, 2D) or (T, D), `word` (T,)."""
+        cluster_hidden, _ = split(both, self.in_features)
+        sample = statistic.sample(cluster_hidden, self.cluster_weight, self.cluster_bias)
         if self.counting:
             self.counts.index_add_(0, word.clamp(min=0), (word >= 0).to(torch.int64))
-        self.faults.skipped(statistic.update(sample, word, self.counts))
+        self.faults.skipped(statistic.update(sample, word, grouping, self.counts))
         self.unstepped += 1
         if not self.unstepped.is_cuda:
             self._remind()
@@ -379,7 +368,14 @@ class SelfOrganizedSoftmax(nn.Module):
         destination[prefix + "updates"] = torch.tensor(self.updates)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, extra: Any, errors: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        extra: Any,
+        errors: Any,
     ) -> None:
         weight, clusters = state_dict.get(prefix + "weight"), state_dict.get(prefix + "cluster_weight")
         if weight is not None and clusters is not None:

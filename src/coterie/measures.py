@@ -42,10 +42,10 @@ class Meter(ExactBuffers):
         self.register_buffer("sums", torch.zeros(2, 3, dtype=torch.float64, device=device), persistent=False)
 
     @torch.no_grad()
-    def add(self, log_cluster: Tensor, log_word: Tensor, used: Tensor) -> None:
-        """Counts a batch, all (T,); tokens not used are left out."""
-        batch = torch.stack((log_cluster, log_word, torch.ones_like(log_word))).to(self.sums.dtype)  # (3, T)
-        self.sums[int(self.training)] += torch.where(used, batch, 0.0).sum(1)
+    def add(self, log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> None:
+        """Counts a batch: (T,) and (T,), 0 for tokens left out; `n_used`: how many are not."""
+        batch = torch.stack((log_cluster, log_word)).sum(1)  # (2,)
+        self.sums[int(self.training)] += torch.cat((batch, n_used[None]))
 
     def read(self, reset: bool = True) -> Measures:
         """The measures of the current mode since the last reset; waits for the device."""

@@ -152,10 +152,17 @@ class Partition(nn.Module):
         return partition
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, extra: Any, errors: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        extra: Any,
+        errors: Any,
     ) -> None:
         given = state_dict.get(prefix + "cluster_of")
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, extra, errors)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, extra, errors)
         if given is not None and given.shape == self.cluster_of.shape:
             self.assign_(self.cluster_of)
 

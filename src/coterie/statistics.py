@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.buffers import ExactBuffers
+from coterie.grouping import Grouping
+from coterie.loss.levels import cluster_logits
 
 Smoothing = Literal["mean", "paper"]
 
@@ -38,8 +40,8 @@ class Statistic(ExactBuffers):
         """(V,) whether anything is remembered of the word."""
         return self.weight > 0
 
-    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
-        """What one token tells: (T, D) and (T, C) → (T, K)."""
+    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+        """What the tokens tell: (T, D) → (T, K)."""
         raise NotImplementedError
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
@@ -54,27 +56,26 @@ class Statistic(ExactBuffers):
         return inverse if self.smoothing == "paper" else 1 - inverse
 
     @torch.no_grad()
-    def update(self, sample: Tensor, word: Tensor, counts: Tensor) -> Tensor:
+    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor) -> Tensor:
         """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
 
-        `sample` (T, K), `word` (T,) with -1 for tokens to leave out, `counts` (V,). Returns whether the batch was
+        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). Returns whether the batch was
         taken, a scalar tensor: one with a value that is not finite is left out whole. Shapes are static and nothing
         waits for the device.
         """
         sample = sample.to(torch.float32)
-        used = word >= 0
-        finite = (torch.isfinite(sample).all(1) | ~used).all()
+        order, place, _ = grouping
+        used = place < counts.numel()  # (T,) in order
+        finite = (torch.isfinite(sample).all(1)[order] | ~used).all()
         # One run per distinct word: `run` numbers them in order, at most T of them.
-        ordered, order = word.sort(stable=True)
         starts = torch.ones_like(used)
-        starts[1:] = ordered[1:] != ordered[:-1]
-        run = starts.cumsum(0) - 1  # (T,) of the tokens in order
+        starts[1:] = place[1:] != place[:-1]
+        run = starts.cumsum(0) - 1  # (T,) in order
         run_of = torch.empty_like(run).scatter_(0, order, run)  # (T,)
         n = torch.zeros_like(sample[:, 0]).index_add_(0, run_of, torch.ones_like(sample[:, 0]))  # (T,) by run
         mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
-        run_word = torch.full_like(word, -1).scatter_(0, run, ordered)  # (T,) -1: no such run, or left out
-        taken = (run_word >= 0) & finite
-        at = run_word.clamp(min=0)
+        at = torch.zeros_like(target).scatter_(0, run, target[order].clamp(min=0))  # (T,) each run's word
+        taken = torch.zeros_like(used).scatter_(0, run, used) & finite  # (T,) by run
         share = 1 - self.forgetting(counts[at]) ** n  # (T,) what the batch's mean counts for
         # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
         change = share[:, None] * (mean - self.total[at])
@@ -96,9 +97,9 @@ class Table(Statistic):
     ) -> None:
         super().__init__(n_words, n_clusters, smoothing, device)
 
-    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
+    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         # Over all clusters, the empty ones too: they may be offered words again.
-        return cluster_logits.detach().log_softmax(-1) / math.log(2)
+        return cluster_logits(cluster_hidden, cluster_weight, cluster_bias).log_softmax(-1) / math.log(2)
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         return self.mean(words) * math.log(2)
@@ -111,8 +112,8 @@ class MeanHidden(Statistic):
     from the mean of h_c alone.
     """
 
-    def sample(self, cluster_hidden: Tensor, cluster_logits: Tensor) -> Tensor:
-        return cluster_hidden.detach()
+    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+        return cluster_hidden
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         logits = self.mean(words) @ cluster_weight.float().T

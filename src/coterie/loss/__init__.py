@@ -1,20 +1,19 @@
-"""One in-cluster loss, several ways; all compute the same function."""
+"""One two-level loss, several ways; all compute the same function."""
 
 from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from coterie.loss import grouped, reference
-from coterie.partition import Partition
+from coterie.loss.levels import LogProbs
 
 Backend = Literal["auto", "reference", "torch"]
-InCluster = Callable[[Tensor, Tensor, Tensor | None, Tensor, Partition], tuple[Tensor, Tensor]]
+TwoLevel = Callable[..., LogProbs]
 
-BACKENDS: dict[str, InCluster] = {"reference": reference.in_cluster, "torch": grouped.in_cluster}
+BACKENDS: dict[str, TwoLevel] = {"reference": reference.two_level, "torch": grouped.two_level}
 
 
-def choose(backend: Backend, device: torch.device) -> InCluster:
-    """The in-cluster loss to use on a device."""
+def choose(backend: Backend, device: torch.device) -> TwoLevel:
+    """The two-level loss to use on a device."""
     return BACKENDS["torch" if backend == "auto" else backend]

@@ -1,4 +1,4 @@
-"""The in-cluster log-probability with ordinary PyTorch operations: one small product per cluster that has tokens.
+"""The two-level loss with ordinary PyTorch operations: one small product per cluster that has tokens.
 
 Nothing is padded and only the rows of one cluster are copied at a time. How many tokens a cluster has depends on the
 data, so the loop is a custom operator, opaque to the compiler.
@@ -12,36 +12,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.grouping import Grouping
+from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, split
 from coterie.partition import Partition
 
 
-def in_cluster(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, partition: Partition
-) -> tuple[Tensor, Tensor]:
-    """As `reference.in_cluster`: log P(target | its cluster) and the cluster's mean log P, both (T,)."""
-    log_prob, mean, _ = _forward(
-        hidden, weight, bias, target, partition.cluster_of, partition.words, partition.offsets, partition.position
-    )
-    return log_prob, mean
+def two_level(
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    partition: Partition,
+    grouping: Grouping,
+) -> LogProbs:
+    """As `reference.two_level`."""
+    cluster_hidden, word_hidden = split(hidden, weight.shape[1])
+    word, mean_word, _ = _forward(word_hidden, weight, bias, *grouping, partition.words, partition.offsets)
+    logits = cluster_logits(cluster_hidden, cluster_weight, cluster_bias)
+    cluster, mean_cluster = cluster_level(logits, target, partition)
+    return LogProbs(cluster, word, mean_cluster, mean_word)
 
 
-def _groups(target: Tensor, cluster_of: Tensor, offsets: Tensor) -> tuple[Tensor, Iterator[tuple[slice, slice]]]:
-    """Tokens in the order of their clusters, and for every cluster that has any: its tokens there, its words."""
-    n_clusters = offsets.numel() - 1
-    cluster = torch.where(target >= 0, cluster_of[target.clamp(min=0)], n_clusters)  # (T,), C: left out
-    order = cluster.argsort(stable=True)
-    counts = torch.bincount(cluster, minlength=n_clusters + 1)
-    ends = counts.cumsum(0).tolist()
-    bounds = offsets.tolist()
-
-    def groups() -> Iterator[tuple[slice, slice]]:
-        start = 0
-        for c, end in enumerate(ends[:-1]):
-            if end > start:
-                yield slice(start, end), slice(bounds[c], bounds[c + 1])
-            start = end
-
-    return order, groups()
+def _groups(starts: Tensor, offsets: Tensor) -> Iterator[tuple[slice, slice]]:
+    """For every cluster that has tokens: its tokens in the grouping's order, and its words in the partition's."""
+    firsts, bounds = starts.tolist(), offsets.tolist()
+    for c in range(len(bounds) - 1):
+        if firsts[c + 1] > firsts[c]:
+            yield slice(firsts[c], firsts[c + 1]), slice(bounds[c], bounds[c + 1])
 
 
 def _logits(hidden: Tensor, rows: Tensor, bias: Tensor | None, words: Tensor) -> Tensor:
@@ -56,22 +55,19 @@ def _forward(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    target: Tensor,
-    cluster_of: Tensor,
+    order: Tensor,
+    place: Tensor,
+    starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-    position: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log P(target), mean log P and log Z of the target's cluster, each (T,)."""
     log_prob, mean, log_total = (_result(hidden).zero_() for _ in range(3))
-    order, groups = _groups(target, cluster_of, offsets)
     ordered = hidden[order]
-    place = position[target.clamp(min=0)][order]
-    for tokens, span in groups:
-        ids = words[span]
+    for tokens, span in _groups(starts, offsets):
+        ids, here = words[span], order[tokens]
         logits = _logits(ordered[tokens], weight[ids].to(hidden.dtype), bias, ids)
         total = logits.logsumexp(1)
-        here = order[tokens]
         log_total[here] = total
         log_prob[here] = logits.gather(1, (place[tokens] - span.start)[:, None]).squeeze(1) - total
         mean[here] = logits.mean(1) - total
@@ -91,23 +87,21 @@ def _result(hidden: Tensor) -> Tensor:
 def _backward(
     grad: Tensor,
     grad_mean: Tensor,
+    log_total: Tensor,
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    target: Tensor,
-    log_total: Tensor,
-    cluster_of: Tensor,
+    order: Tensor,
+    place: Tensor,
+    starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-    position: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)."""
     grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
     grad_bias = weight.new_zeros(0) if bias is None else torch.zeros_like(bias)
-    order, groups = _groups(target, cluster_of, offsets)
     ordered = hidden[order]
-    place = position[target.clamp(min=0)][order]
-    for tokens, span in groups:
+    for tokens, span in _groups(starts, offsets):
         ids, here, x = words[span], order[tokens], ordered[tokens]
         rows = weight[ids].to(hidden.dtype)
         probability = (_logits(x, rows, bias, ids) - log_total[here, None]).exp()  # (N, S)
@@ -124,24 +118,26 @@ def _backward(
 
 @_backward.register_fake
 def _(
-    grad: Tensor, grad_mean: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor
+    grad: Tensor,
+    grad_mean: Tensor,
+    log_total: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *rest: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(hidden),
-        torch.empty_like(weight),
-        weight.new_empty(0) if bias is None else torch.empty_like(bias),
-    )
+    grad_bias = weight.new_empty(0) if bias is None else torch.empty_like(bias)
+    return torch.empty_like(hidden), torch.empty_like(weight), grad_bias
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    hidden, weight, bias, target, *partition = inputs
-    ctx.save_for_backward(hidden, weight, bias, target, output[2], *partition)
+    ctx.save_for_backward(output[2], *inputs)
     ctx.mark_non_differentiable(output[2])
 
 
 def _differentiate(ctx: Any, grad: Tensor, grad_mean: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     grad_hidden, grad_weight, grad_bias = _backward(grad, grad_mean, *ctx.saved_tensors)
-    return grad_hidden, grad_weight, None if ctx.saved_tensors[2] is None else grad_bias, *(None,) * 5
+    return grad_hidden, grad_weight, None if ctx.saved_tensors[3] is None else grad_bias, *(None,) * 5
 
 
 _forward.register_autograd(_differentiate, setup_context=_setup_context)

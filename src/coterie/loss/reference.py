@@ -1,30 +1,44 @@
-"""The in-cluster log-probability, written so that one look tells it is right: O(T · V).
+"""The two-level loss, written so that one look tells it is right: O(T · V).
 
-Shapes: T tokens, D width, V words.
+Shapes: T tokens, D width, V words, C clusters.
 """
 
 import torch
 from torch import Tensor
 
+from coterie.grouping import Grouping
+from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, split
 from coterie.partition import Partition
 
 
-def in_cluster(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, partition: Partition
-) -> tuple[Tensor, Tensor]:
-    """log P(target | its cluster), and the mean of log P over the words of that cluster: both (T,).
+def two_level(
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    partition: Partition,
+    grouping: Grouping,
+) -> LogProbs:
+    """log P(c|h) and log P(w|c, h) of every target.
 
-    `hidden` (T, D), `weight` (V, D), `bias` (V,), `target` (T,); a target of -1 gets 0.
+    `hidden` (T, 2D): h_c and h_w side by side, or (T, D): one vector for both. `cluster_weight` (C, D),
+    `cluster_bias` (C,), `weight` (V, D), `bias` (V,); `target` (T,), -1 for a token to leave out.
     """
-    used = target >= 0
-    target = target.clamp(min=0)
-    logits = hidden @ weight.to(hidden.dtype).T  # (T, V)
+    cluster_hidden, word_hidden = split(hidden, weight.shape[1])
+    logits = word_hidden @ weight.to(hidden.dtype).T  # (T, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if bias is not None:
         logits = logits + bias
+    word = target.clamp(min=0)
     cluster_of = partition.cluster_of  # (V,)
-    together = cluster_of == cluster_of[target][:, None]  # (T, V): in the target's cluster
+    together = cluster_of == cluster_of[word][:, None]  # (T, V): in the target's cluster
     log_total = logits.masked_fill(~together, -torch.inf).logsumexp(1)  # (T,)
-    log_prob = logits.gather(1, target[:, None]).squeeze(1) - log_total
+    own = logits.gather(1, word[:, None]).squeeze(1) - log_total
     mean = torch.where(together, logits, 0.0).sum(1) / together.sum(1) - log_total
-    return torch.where(used, log_prob, 0.0), torch.where(used, mean, 0.0)
+    cluster, mean_cluster = cluster_level(
+        cluster_logits(cluster_hidden, cluster_weight, cluster_bias), target, partition
+    )
+    used = target >= 0
+    return LogProbs(cluster, torch.where(used, own, 0.0), mean_cluster, torch.where(used, mean, 0.0))

@@ -1,0 +1,50 @@
+"""What every backend returns, and the cluster level with ordinary PyTorch operations.
+
+Shapes: T tokens, D width, C clusters.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.partition import Partition
+
+
+class LogProbs(NamedTuple):
+    """Both levels, for every token; a token left out has 0 everywhere. All (T,)."""
+
+    cluster: Tensor  # log P(c|h) of the target's cluster
+    word: Tensor  # log P(w|c, h) of the target
+    mean_cluster: Tensor  # the mean of log P(c|h) over the clusters that have words
+    mean_word: Tensor  # the mean of log P(w|c, h) over the words of the target's cluster
+
+
+def split(hidden: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """h_c and h_w, each (T, D), from both side by side (T, 2D), or from the one vector (T, D) that serves as both."""
+    return (hidden, hidden) if hidden.shape[1] == width else (hidden[:, :width], hidden[:, width:])
+
+
+def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(T, D), (C, D), (C,) → (T, C), in float32 at least."""
+    logits = F.linear(hidden, weight, bias)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def cluster_log_softmax(logits: Tensor, partition: Partition) -> Tensor:
+    """log P(c|h), -inf for empty clusters: (T, C) → (T, C).
+
+    An empty cluster has no word to give its mass to: left in, the words' probabilities would not sum to one.
+    """
+    return logits.masked_fill(partition.sizes == 0, -torch.inf).log_softmax(-1)
+
+
+def cluster_level(logits: Tensor, target: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
+    """log P(c|h) of the target's cluster and its mean over the filled clusters: (T, C), (T,) → (T,), (T,)."""
+    log_clusters = cluster_log_softmax(logits, partition)
+    cluster = partition.cluster_of[target.clamp(min=0)]
+    filled = partition.sizes > 0
+    mean = torch.where(filled, log_clusters, 0.0).sum(1) / filled.sum()
+    own = log_clusters.gather(1, cluster[:, None]).squeeze(1)
+    return torch.where(target >= 0, own, 0.0), torch.where(target >= 0, mean, 0.0)
