@@ -1,0 +1,43 @@
+"""The command line: thin, and never a traceback for something its user could have caused."""
+
+import sys
+
+try:
+    import typer
+    from rich.console import Console
+except ImportError:  # the layer itself needs neither
+    sys.exit("coterie: the command line needs more packages: pip install 'coterie[lm]'")
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.callback()
+def _root() -> None:
+    """An output layer whose words find their own company."""
+
+
+@app.command()
+def demo(
+    epochs: int = typer.Option(3, min=1, help="passes over the generated text"),
+    words: int = typer.Option(550_000, min=20_000, help="words of generated text to learn from"),
+    seed: int = typer.Option(0, help="of the text, the parameters and the first clusters"),
+) -> None:
+    """Trains a small language model with a full softmax and with the layer, on a language with known classes."""
+    from coterie.demo.run import Setting
+    from coterie.demo.show import show
+
+    show(Console(), Setting(epochs=epochs, words=words, seed=seed))
+
+
+def main() -> None:
+    """Runs the command; errors are one line."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit("\ncoterie: interrupted")
+    except (ValueError, OSError, ImportError) as error:
+        sys.exit(f"coterie: {error}")
+
+
+if __name__ == "__main__":
+    main()

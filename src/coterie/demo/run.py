@@ -1,0 +1,111 @@
+"""The main job in miniature: the same language model with a full softmax and with the layer, on a known language.
+
+Shapes: V words.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from coterie.baselines import FullSoftmax
+from coterie.demo.grammar import Grammar
+from coterie.head import SelfOrganizedSoftmax
+from coterie.lm.model import LanguageModel, batches, mean_loss
+from coterie.measures import Measures
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The size of the demonstration."""
+
+    words: int = 550_000
+    dev_words: int = 50_000
+    width: int = 128
+    sequences: int = 64
+    length: int = 20
+    epochs: int = 3
+    learning_rate: float = 1e-3
+    reorganize_every: int = 100
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """What one head reached."""
+
+    perplexity: list[float] = field(default_factory=list)  # on the development text, after each epoch
+    agreement: list[float] = field(default_factory=list)  # with the grammar's classes: at the start, after each epoch
+    measures: Measures | None = None
+    seconds: float = 0.0
+
+
+Tick = Callable[[int, float], None]  # updates done, training perplexity
+
+
+def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev: Tensor, tick: Tick) -> Result:
+    """Trains a language model with the head; only training is timed."""
+    torch.manual_seed(setting.seed)
+    model = LanguageModel(len(grammar.words), setting.width, setting.width, head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=setting.learning_rate)
+    organizing = isinstance(head, SelfOrganizedSoftmax)
+    result = Result(agreement=[agreement(head, grammar)] if organizing else [])
+    steps = batches(text, setting.sequences, setting.length)
+    for epoch in range(setting.epochs):
+        state = None
+        start = time.perf_counter()
+        for n, (words, target) in enumerate(steps, start=epoch * len(steps) + 1):
+            loss, state = model(words, target, state)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if isinstance(head, SelfOrganizedSoftmax):
+                head.step()
+            if n % 10 == 0:
+                tick(n, math.exp(min(float(loss.detach()), 20.0)))
+        result.seconds += time.perf_counter() - start
+        result.perplexity.append(math.exp(mean_loss(model, dev, setting.sequences, setting.length)))
+        if isinstance(head, SelfOrganizedSoftmax):
+            result.agreement.append(agreement(head, grammar))
+            head.eval()
+            result.measures = head.measures()
+            head.train()
+    return result
+
+
+def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Callable[[], nn.Module]]:
+    """What is compared."""
+    n_words = len(grammar.words)
+    return {
+        "full softmax": lambda: FullSoftmax(setting.width, n_words),
+        "self-organized": lambda: SelfOrganizedSoftmax(
+            setting.width, n_words, counts, reorganize_every=setting.reorganize_every
+        ),
+    }
+
+
+def agreement(head: nn.Module, grammar: Grammar) -> float:
+    """Adjusted mutual information of the clusters with the grammar's classes: 0 by chance, 1 when they are the same."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    assert isinstance(head, SelfOrganizedSoftmax)
+    clusters = head.partition.cluster_of.cpu().numpy()
+    return float(adjusted_mutual_info_score(grammar.class_of.numpy(), clusters))
+
+
+def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: int) -> list[tuple[str, list[str]]]:
+    """A few clusters to read, evenly from frequent to rare: the class most of its words have, its frequent words."""
+    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, head.counts)
+    filled = [cluster for cluster in mass.argsort(descending=True).tolist() if mass[cluster] > 0]
+    rows = []
+    for cluster in filled[:: max(len(filled) // n, 1)][:n]:
+        words = head.partition.members(cluster)
+        classes = grammar.class_of[words]
+        most = int(classes.mode().values)
+        frequent = words[head.counts[words].argsort(descending=True)][:length]
+        label = f"{grammar.class_names[most]} ({int((classes == most).sum())} of {words.numel()})"
+        rows.append((label, [grammar.words[word] for word in frequent.tolist()]))
+    return rows
