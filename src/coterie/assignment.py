@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.partition import no_room
 
 # Scores of a block of words are held at once, never all V × C: this many at most.
-BLOCK_SCORES = 1 << 26
+BLOCK_SCORES = 1 << 25
 
 
 @torch.no_grad()
@@ -29,9 +29,9 @@ def assign(
 ) -> Tensor:
     """The cluster of each word, (V,).
 
-    `score`: words (B,) → how well each cluster suits them, (B, C). `counts` (V,) whole numbers. A cluster is closed
-    once it holds `capacity` words or `budget` occurrences. `settled` (V,): a word's cluster if it is to keep its
-    place, else -1; settled words are seated first. Ties in frequency go to the lower word, in score to the lower
+    `score`: words (B,) → how well each cluster suits them, a new tensor (B, C). `counts` (V,) whole numbers. A cluster
+    is closed once it holds `capacity` words or `budget` occurrences. `settled` (V,): a word's cluster if it is to keep
+    its place, else -1; settled words are seated first. Ties in frequency go to the lower word, in score to the lower
     cluster.
     """
     cluster_of = torch.full_like(counts, -1) if settled is None else settled.clone()
@@ -43,7 +43,10 @@ def assign(
     # Words of later blocks come after all of this block's in rank, so they can never take a place from it: blocks are
     # settled one after the other.
     for block in order.split(max(BLOCK_SCORES // n_clusters, 1)):
-        choice = _play_rounds(score(block), counts[block], size, mass, capacity, budget)
+        # NaN and -inf are no wish at all, yet better than a closed cluster.
+        wishes = score(block)
+        wishes.nan_to_num_(nan=torch.finfo(wishes.dtype).min)
+        choice = _play_rounds(wishes, counts[block], size, mass, capacity, budget)
         cluster_of[block] = choice
         size += torch.bincount(choice, minlength=n_clusters)
         mass.index_add_(0, choice, counts[block])

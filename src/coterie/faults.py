@@ -31,8 +31,10 @@ class Faults(nn.Module):
         """The targets (T,), -1 in place of ignored ones and of those out of range, which are tallied."""
         ignored = target == self.ignore_index
         bad = ((target < 0) | (target >= self.n_classes)) & ~ignored
-        self.tally[0] += bad.sum()
-        self.tally[1] = torch.where(bad, target, self.tally[1]).amax() if target.numel() else 0
+        if target.numel():
+            self.tally[0] += bad.sum()
+            example = torch.where(bad, target, torch.iinfo(torch.int64).min).amax()
+            self.tally[1] = torch.where(bad.any(), example, self.tally[1])
         self.look()
         return torch.where(bad | ignored, -1, target)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from coterie import loss as losses
 from coterie import search
 from coterie.assignment import BLOCK_SCORES, assign
+from coterie.checkpoint import why_unfit
 from coterie.faults import Faults
 from coterie.grouping import Grouping, group
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
@@ -329,7 +330,7 @@ class SelfOrganizedSoftmax(nn.Module):
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
         forwards = int(self.unstepped)
-        if forwards >= 2 * self.reorganize_every:
+        if forwards >= max(2 * self.reorganize_every, 100):
             self._reminded = True
             warnings.warn(
                 f"{forwards} training batches and no step(): the clusters stay random. Call head.step() after every "
@@ -377,16 +378,10 @@ class SelfOrganizedSoftmax(nn.Module):
         extra: Any,
         errors: Any,
     ) -> None:
-        weight, clusters = state_dict.get(prefix + "weight"), state_dict.get(prefix + "cluster_weight")
-        if weight is not None and clusters is not None:
-            given = (weight.shape[0], clusters.shape[0], weight.shape[1])
-            expected = (self.n_classes, self.n_clusters, self.in_features)
-            if given != expected:
-                # Raised here, before anything of this layer is overwritten.
-                raise RuntimeError(
-                    "the checkpoint holds {} classes in {} clusters, width {}; the layer was built for {} classes in "
-                    "{} clusters, width {}: build it with the checkpoint's numbers".format(*given, *expected)
-                )
+        # Refused here, before anything of this layer is overwritten.
+        shape = (self.n_classes, self.n_clusters, self.in_features)
+        if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity):
+            raise RuntimeError(reason)
         updates = state_dict.get(prefix + "updates")
         if updates is not None:
             self.updates = int(updates)

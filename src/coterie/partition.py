@@ -138,6 +138,8 @@ class Partition(nn.Module):
             raise ValueError(f"{path} is not a partition: {error}") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError(f'{path} is not a partition: expected JSON with "format": "{FORMAT}"')
+        if missing := next((key for key in ("clusters", "n_words", "capacity") if key not in content), None):
+            raise ValueError(f"{path} is not a partition: it lacks {missing!r}")
         clusters = content["clusters"]
         if any(isinstance(word, str) for cluster in clusters for word in cluster):
             if vocabulary is None:

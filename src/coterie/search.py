@@ -38,9 +38,9 @@ class Words:
         # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
         top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
         top = top.scatter_reduce(1, index, logits.detach(), "amax")  # (T, C), -inf: an empty cluster
-        total = torch.zeros_like(top).index_add(1, cluster_of, (logits - top[:, cluster_of]).exp())
-        shift = log_cluster - torch.where(torch.isfinite(top), top + total.clamp(min=1e-30).log(), 0.0)  # (T, C)
-        return logits + shift[:, cluster_of]
+        shifted = logits - top[:, cluster_of]
+        total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1, 0: an empty cluster
+        return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
 
     def open(self, hidden: Tensor, log_cluster: Tensor, row: Tensor, cluster: Tensor) -> Iterator["Opened"]:
         """Opens clusters for rows, pair by pair, (P,) and (P,); yields each distinct cluster once."""

@@ -1,0 +1,37 @@
+"""Layers for tests: odd sizes, empty clusters, one cluster, as many as words."""
+
+import torch
+
+from coterie import Partition, SelfOrganizedSoftmax
+
+WIDTH = 7
+
+
+def make(n_classes: int = 53, **options) -> SelfOrganizedSoftmax:
+    """A layer with parameters large enough that nothing is nearly uniform."""
+    counts = options.pop("counts", torch.randint(0, 100, (n_classes,)))
+    head = SelfOrganizedSoftmax(options.pop("in_features", WIDTH), n_classes, counts, **options)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return head
+
+
+def with_empty_clusters(n_classes: int = 53, n_clusters: int = 9, **options) -> SelfOrganizedSoftmax:
+    """Every third cluster is empty, one holds a single word."""
+    seats = [c for c in range(n_clusters) if c % 3]
+    cluster_of = torch.tensor([seats[-1]] + [seats[w % (len(seats) - 1)] for w in range(n_classes - 1)])
+    return make(n_classes, partition=Partition(cluster_of, n_clusters), **options)
+
+
+SHAPES = {
+    "default": make,
+    "empty clusters": with_empty_clusters,
+    "one cluster": lambda **options: make(n_clusters=1, **options),
+    "as many clusters as words": lambda **options: make(n_clusters=53, **options),
+    "two words": lambda **options: make(2, **options),
+    "three words": lambda **options: make(3, **options),
+    "no projection": lambda **options: make(projection=False, **options),
+    "no bias": lambda **options: make(bias=False, **options),
+    "relu": lambda **options: make(activation="relu", **options),
+}

@@ -1,0 +1,28 @@
+"""The command line: it runs, and answers mistakes in one line."""
+
+import subprocess
+import sys
+
+
+def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_demo_runs_and_prints_its_table():
+    done = coterie("demo", "--epochs", "1", "--words", "30000")
+    assert done.returncode == 0, done.stderr
+    for expected in ("perplexity", "self-organized", "the grammar itself", "169.7", "Some clusters", "in-cluster"):
+        assert expected in done.stdout
+
+
+def test_mistakes_are_answered_without_a_traceback():
+    for arguments in (("demo", "--words", "3"), ("nothing",), ("demo", "--epochs", "zero")):
+        done = coterie(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert done.stderr.strip()
+
+
+def test_the_core_needs_no_extras():
+    program = "import sys, coterie; assert not {'typer', 'rich', 'sklearn', 'triton'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,269 @@
+"""It goes where `nn.Linear` + `CrossEntropyLoss` or `nn.AdaptiveLogSoftmaxWithLoss` stood."""
+
+import copy
+import io
+import pickle
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from coterie import SelfOrganizedSoftmax
+from tests.layers import WIDTH, make, with_empty_clusters
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (6,), (2, 3), (2, 1, 3), (0,), (0, 4)])
+def test_any_leading_shape(leading):
+    head = make()
+    hidden, target = torch.randn(*leading, WIDTH), torch.randint(0, 53, leading)
+    output, loss = head(hidden, target)
+    assert output.shape == target.shape
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    assert head.log_prob(hidden).shape == (*leading, 53)
+    assert head.cluster_log_prob(hidden).shape == (*leading, head.n_clusters)
+    assert head.predict(hidden).shape == head.sample(hidden).shape == leading
+    assert head.topk(hidden, 3)[0].shape == head.topk(hidden, 3)[1].shape == (*leading, 3)
+
+
+def test_the_three_reductions_and_ignore_index():
+    head = make(ignore_index=-1)
+    hidden, target = torch.randn(4, 5, WIDTH), torch.randint(0, 53, (4, 5))
+    target[0, :3] = -1
+    used = target != -1
+    log_p = head.log_prob(hidden).gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
+    log_p = torch.where(used, log_p, 0.0)
+    for reduction, expected in (
+        ("none", -log_p), ("sum", -log_p.sum()), ("mean", -log_p.sum() / used.sum()),
+    ):  # fmt: skip
+        head.reduction = reduction
+        output, loss = head(hidden, target)
+        assert torch.allclose(loss, expected, atol=1e-5)
+        assert torch.allclose(output, log_p, atol=1e-5)
+
+
+def test_a_batch_with_nothing_to_predict_has_loss_zero_and_zero_gradients():
+    head = make()
+    loss = head(torch.randn(4, WIDTH), torch.full((4,), -100)).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in head.parameters())
+
+
+@pytest.mark.parametrize("make_head", [make, with_empty_clusters])
+def test_every_parameter_has_a_gradient_at_every_step(make_head):
+    head = make_head()
+    head(torch.randn(1, WIDTH), torch.zeros(1, dtype=torch.int64)).loss.backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in head.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_takes_float32_and_returns_float32_losses(dtype):
+    head = make(200)
+    hidden, target = torch.randn(2, 9, WIDTH, requires_grad=True), torch.randint(0, 200, (2, 9))
+    exact = head(hidden, target)
+    with torch.autocast("cpu", dtype=dtype):
+        out = head(hidden, target)
+        log_p = head.log_prob(hidden)
+        values, _ = head.topk(hidden, 5)
+    assert out.loss.dtype == out.output.dtype == log_p.dtype == values.dtype == torch.float32
+    assert torch.allclose(out.loss, exact.loss, rtol=0.03)
+    out.loss.backward()
+    assert all(p.grad.dtype == torch.float32 for p in head.parameters())
+    assert torch.allclose(log_p.exp().sum(-1), torch.ones(2, 9), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_to_dtype(dtype):
+    head = make().to(dtype)
+    out = head(torch.randn(5, WIDTH, dtype=dtype), torch.randint(0, 53, (5,)))
+    out.loss.backward()
+    assert out.loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert all(p.grad.dtype == dtype for p in head.parameters())
+
+
+COMPILERS = ["aot_eager"] + (["inductor"] if shutil.which("g++") else [])
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_compiles_as_one_graph_and_learns_the_same(compiler, backend):
+    torch._dynamo.reset()
+    eager = make(label_smoothing=0.1, counts=None, backend=backend)
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(other, fullgraph=True, backend=compiler)
+    for _ in range(3):
+        hidden, target = torch.randn(3, 5, WIDTH), torch.randint(0, 53, (3, 5))
+        target[0, 0] = -100
+        losses = [module(hidden, target).loss for module in (eager, compiled)]
+        assert torch.allclose(*losses, atol=1e-5)
+        for head, loss in zip((eager, other), losses, strict=True):
+            head.zero_grad()
+            loss.backward()
+        for p, q in zip(eager.parameters(), other.parameters(), strict=True):
+            assert torch.allclose(p.grad, q.grad, atol=1e-5)
+    for p, q in zip(eager.buffers(), other.buffers(), strict=True):
+        assert torch.allclose(p, q, atol=1e-5)
+    eager.reorganize()
+    other.reorganize()
+    assert torch.allclose(compiled(hidden, target).loss, eager(hidden, target).loss, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["log_prob", "predict"])
+def test_exports(method):
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = with_empty_clusters().eval()
+
+        def forward(self, hidden):
+            return getattr(self.head, method)(hidden)
+
+    module = Wrapped()
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(module, (torch.randn(4, WIDTH),), dynamic_shapes=({0: batch},))
+    hidden = torch.randn(9, WIDTH)
+    assert torch.allclose(program.module()(hidden).float(), module(hidden).float(), atol=1e-6)
+
+
+def trained():
+    head = make(reorganize_every=2)
+    for _ in range(5):
+        head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,)))
+        head.step()
+    return head
+
+
+def assert_same_layer(one, two):
+    hidden, target = torch.randn(20, WIDTH), torch.randint(0, 53, (20,))
+    assert torch.equal(one.partition.cluster_of, two.partition.cluster_of)
+    for _ in range(3):
+        assert torch.equal(one(hidden, target).loss, two(hidden, target).loss)
+        assert one.step() == two.step()
+    assert one.updates == two.updates
+    assert torch.equal(one.partition.cluster_of, two.partition.cluster_of)
+    assert torch.equal(one.statistic.total, two.statistic.total)
+
+
+def saved(head):
+    buffer = io.BytesIO()
+    torch.save(head.state_dict(), buffer)
+    buffer.seek(0)
+    fresh = make(reorganize_every=2)
+    fresh.load_state_dict(torch.load(buffer, weights_only=True))
+    return fresh
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head)), saved])
+def test_copies_after_reorganizing_go_on_alike(copied):
+    head = trained()
+    assert_same_layer(copied(head), head)
+
+
+def test_state_dict_survives_a_prefix_and_strict_loading():
+    outer = nn.Sequential(trained())
+    fresh = nn.Sequential(make(reorganize_every=2))
+    assert not fresh.load_state_dict(outer.state_dict(), strict=True).missing_keys
+    assert_same_layer(fresh[0], outer[0])
+    without = {key: value for key, value in outer.state_dict().items() if key != "0.updates"}
+    with pytest.raises(RuntimeError, match=r"Missing key.*0\.updates"):
+        fresh.load_state_dict(without)
+
+
+def test_tied_to_an_embedding():
+    embedding = nn.Embedding(53, WIDTH)
+    head = make()
+    head.weight = embedding.weight
+    target = torch.randint(0, 53, (6,))
+    head(embedding(torch.randint(0, 53, (6,))), target).loss.backward()
+    with torch.no_grad():
+        embedding.weight.zero_()
+        head.bias.zero_()
+    words = head.partition.members(0)
+    in_cluster = head.log_prob(torch.randn(WIDTH))[words]
+    assert torch.allclose(in_cluster, in_cluster[:1].expand_as(in_cluster), atol=1e-5)
+
+
+def test_step_reorganizes_every_k_updates_also_under_gradient_accumulation():
+    head = make(reorganize_every=3)
+    for update in range(1, 10):
+        for _ in range(4):
+            head(torch.randn(20, WIDTH), torch.randint(0, 53, (20,))).loss.backward()
+        assert (head.step() is not None) == (update % 3 == 0)
+
+
+def test_reorganizing_says_what_moved():
+    head = make()
+    head(torch.randn(500, WIDTH), torch.randint(0, 53, (500,)))
+    before = head.partition.cluster_of.clone()
+    result = head.reorganize()
+    moved = head.partition.cluster_of != before
+    assert result.words_moved == int(moved.sum()) > 0
+    assert result.share_of_words == pytest.approx(float(moved.float().mean()))
+    assert result.share_of_mass == pytest.approx(float(head.counts[moved].sum() / head.counts.sum()))
+    assert result.empty_clusters == int((head.partition.sizes == 0).sum())
+
+
+def test_words_not_seen_keep_their_place():
+    head = make(200)
+    before = head.partition.cluster_of.clone()
+    head(torch.randn(300, WIDTH), torch.randint(0, 60, (300,)))
+    head.reorganize()
+    assert torch.equal(head.partition.cluster_of[60:], before[60:])
+    assert not torch.equal(head.partition.cluster_of[:60], before[:60])
+
+
+def test_reorganizing_moves_no_parameter_and_keeps_the_optimizer():
+    head = make()
+    optimizer = torch.optim.Adam(head.parameters())
+    head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,))).loss.backward()
+    optimizer.step()
+    before = copy.deepcopy((head.weight.data, optimizer.state[head.weight]["exp_avg"]))
+    assert head.reorganize().words_moved > 0
+    assert torch.equal(head.weight, before[0])
+    assert torch.equal(optimizer.state[head.weight]["exp_avg"], before[1])
+
+
+def test_a_fixed_partition_remembers_nothing():
+    head = make(reorganize_every=None)
+    assert head.statistic is None
+    before = head.partition.cluster_of.clone()
+    for _ in range(3):
+        head(torch.randn(10, WIDTH), torch.randint(0, 53, (10,))).loss.backward()
+        assert head.step() is None
+    assert torch.equal(head.partition.cluster_of, before)
+    with pytest.raises(RuntimeError, match="reorganize_every=None"):
+        head.reorganize()
+
+
+def test_a_given_partition_is_copied():
+    head = make()
+    other = make(partition=head.partition)
+    head(torch.randn(500, WIDTH), torch.randint(0, 53, (500,)))
+    before = other.partition.cluster_of.clone()
+    assert head.reorganize().words_moved > 0
+    assert torch.equal(other.partition.cluster_of, before)
+
+
+def test_as_in_paper():
+    head = SelfOrganizedSoftmax.as_in_paper(WIDTH, 1000, torch.randint(1, 50, (1000,)), n_clusters=40)
+    assert head.bias is None
+    assert head.cluster_bias is None
+    assert (head.activation, head.score, head.reorganize_every, head.n_clusters) == ("relu", "paper", 1000, 40)
+    assert (type(head.statistic).__name__, head.statistic.smoothing) == ("Table", "paper")
+    assert head.frequency_budget == 0.1
+
+
+def test_one_cluster_without_projection_is_the_full_softmax():
+    head = make(n_clusters=1, projection=False, dtype=torch.float64)
+    hidden = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 53, (9,))
+    loss = F.cross_entropy(F.linear(hidden, head.weight, head.bias), target)
+    inputs = [hidden, head.weight, head.bias]
+    assert torch.allclose(head(hidden, target).loss, loss)
+    for got, want in zip(
+        torch.autograd.grad(head(hidden, target).loss, inputs), torch.autograd.grad(loss, inputs), strict=True
+    ):
+        assert torch.allclose(got, want)

@@ -1,0 +1,123 @@
+"""Exact search: top-k for every k, and draws that follow the distribution."""
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from coterie import search
+from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_topk_equals_the_dense_one_for_every_k(shape):
+    head = SHAPES[shape]()
+    hidden = torch.randn(5, WIDTH)
+    log_p = head.log_prob(hidden)
+    for k in range(1, head.n_classes + 1):
+        values, indices = head.topk(hidden, k)
+        assert torch.allclose(values, log_p.topk(k).values, atol=1e-6)
+        assert torch.allclose(log_p.gather(1, indices), values, atol=1e-6)
+        assert all(len(set(row)) == k for row in indices.tolist())
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
+    head = make(3000, in_features=16)
+    hidden = sharpness * torch.randn(rows, 16)
+    log_p = head.log_prob(hidden)
+    for k in (1, 10, 100):
+        values, indices = head.topk(hidden, k)
+        assert torch.allclose(values, log_p.topk(k).values, atol=1e-5)
+        assert torch.allclose(log_p.gather(1, indices), values, atol=1e-5)
+
+
+def test_peaked_rows_open_few_clusters(monkeypatch):
+    opened = 0
+    original = search.Words.open
+
+    def count(self, hidden, log_cluster, row, cluster):
+        nonlocal opened
+        opened += row.numel()
+        return original(self, hidden, log_cluster, row, cluster)
+
+    monkeypatch.setattr(search.Words, "open", count)
+    monkeypatch.setattr(search.Words, "log_prob", lambda *_: pytest.fail("dense"))
+    head = make(3000, in_features=16)
+    hidden = 3 * torch.randn(20, 16)
+    head.topk(hidden, 3)
+    assert opened < 20 * head.n_clusters / 4
+
+
+def test_predict_is_the_argmax():
+    head = with_empty_clusters()
+    hidden = torch.randn(4, 3, WIDTH)
+    assert torch.equal(head.predict(hidden), head.log_prob(hidden).argmax(-1))
+
+
+def draws(head, hidden, n, **options):
+    generator = torch.Generator().manual_seed(5)
+    return head.sample(hidden.expand(n, -1), generator=generator, **options)
+
+
+def expected_distribution(log_p, temperature=1.0, top_k=None, top_p=None):
+    """As language models define them: temperature, then the k best, then the nucleus."""
+    p = (log_p / temperature).softmax(0)
+    if top_k is not None:
+        p = torch.where(p >= p.topk(top_k).values[-1], p, 0.0)
+        p = p / p.sum()
+    if top_p is not None:
+        ordered, index = p.sort(descending=True)
+        keep = ordered.cumsum(0) - ordered < top_p
+        p = torch.zeros_like(p).index_copy(0, index, torch.where(keep, ordered, 0.0))
+        p = p / p.sum()
+    return p
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.6},
+        {"temperature": 1.7},
+        {"top_k": 5},
+        {"top_p": 0.7},
+        {"top_p": 1.0},
+        {"temperature": 0.7, "top_k": 8},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"temperature": 0.8, "top_k": 9, "top_p": 0.6},
+    ],
+)
+@pytest.mark.parametrize("make_head", [make, with_empty_clusters])
+def test_draws_follow_the_distribution(make_head, options):
+    head = make_head(dtype=torch.float64)
+    hidden = 0.15 * torch.randn(1, WIDTH, dtype=torch.float64)
+    p = expected_distribution(head.log_prob(hidden)[0].detach(), **options)
+    n = 20_000
+    seen = torch.bincount(draws(head, hidden, n, **options), minlength=53).double()
+    assert seen[p == 0].sum() == 0
+    # Rare words are taken together: a chi-square test wants at least five expected in each bin.
+    common = p * n >= 5
+    observed = torch.cat((seen[common], seen[~common].sum()[None]))
+    wanted = torch.cat((p[common] * n, p[~common].sum()[None] * n))
+    if wanted[-1] < 1:
+        observed, wanted = observed[:-1], wanted[:-1] * observed[:-1].sum() / wanted[:-1].sum()
+    assert chisquare(observed.numpy(), wanted.numpy()).pvalue > 1e-3
+
+
+def test_temperature_zero_is_the_argmax():
+    head = make()
+    hidden = torch.randn(6, WIDTH)
+    assert torch.equal(head.sample(hidden, temperature=0), head.predict(hidden))
+
+
+def test_a_generator_repeats_its_draws():
+    head = make()
+    hidden = torch.randn(50, WIDTH)
+    first, second = (head.sample(hidden, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("call", [lambda h, x: h.topk(x, 2)[0], lambda h, x: h.predict(x), lambda h, x: h.sample(x)])
+def test_no_rows_at_all(call):
+    assert call(make(), torch.randn(0, WIDTH)).shape[0] == 0
