@@ -319,7 +319,7 @@ class SelfOrganizedSoftmax(nn.Module):
         if not seen.numel():
             return logits
         log_share = log_cluster_share(logits, seen, self.counts, BLOCK_SCORES // self.n_clusters)  # (C,)
-        return lambda words: logits(words) - log_share
+        return lambda words: logits(words).sub_(log_share)
 
     def _budget(self, counts: Tensor) -> int:
         """The frequency budget in occurrences."""

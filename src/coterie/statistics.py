@@ -116,8 +116,8 @@ class MeanHidden(Statistic):
         return cluster_hidden
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
-        logits = self.mean(words) @ cluster_weight.float().T
-        return logits if cluster_bias is None else logits + cluster_bias.float()
+        means, vectors = self.mean(words), cluster_weight.float().T
+        return means @ vectors if cluster_bias is None else torch.addmm(cluster_bias.float(), means, vectors)
 
 
 @torch.no_grad()
