@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from coterie.loss import BACKENDS
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 from tests.reference import dense
 
@@ -92,10 +91,6 @@ def test_cluster_log_prob_is_the_mass_of_the_clusters():
         words = head.partition.members(cluster)
         expected = log_p[:, words].logsumexp(1) if words.numel() else torch.full((4,), -torch.inf, dtype=log_p.dtype)
         assert torch.allclose(head.cluster_log_prob(hidden)[:, cluster], expected)
-
-
-def test_all_backends_are_tested():
-    assert set(TORCH_BACKENDS) <= set(BACKENDS)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

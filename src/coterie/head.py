@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie import loss as losses
 from coterie import search
 from coterie.assignment import BLOCK_SCORES, assign
+from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose
 from coterie.checkpoint import why_unfit
 from coterie.faults import Faults
-from coterie.grouping import Grouping, group
+from coterie.grouping import Grouping
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget
@@ -62,7 +62,7 @@ class SelfOrganizedSoftmax(nn.Module):
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         partition: Partition | None = None,
-        backend: losses.Backend = "auto",
+        backend: Backend = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -88,8 +88,10 @@ class SelfOrganizedSoftmax(nn.Module):
             reorganize_every=reorganize_every, label_smoothing=label_smoothing, frequency_budget=frequency_budget,
             statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
             score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
-            activation=(activation, (None, *ACTIVATIONS)), backend=(backend, ("auto", *losses.BACKENDS)),
+            activation=(activation, (None, *ACTIVATIONS)), backend=(backend, BACKENDS),
         )  # fmt: skip
+        if backend == "triton" and not HAS_TRITON:
+            raise ValueError('backend="triton" needs the package triton: install it, or use backend="auto"')
         self.in_features, self.n_classes = in_features, n_classes
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
         self.reorganize_every, self.score, self.activation, self.backend = reorganize_every, score, activation, backend
@@ -175,9 +177,10 @@ class SelfOrganizedSoftmax(nn.Module):
             )
         shape = target.shape
         word = self.faults.usable(target.reshape(-1).to(torch.int64))  # (T,), -1: left out
-        grouping = group(word, self.partition)
+        ways = choose(self.backend, hidden)
+        grouping = ways.group(word, self.partition)
         both = self._project(hidden.reshape(-1, self.in_features))  # (T, 2D) or (T, D)
-        log_p = losses.choose(self.backend, hidden.device)(
+        log_p = ways.two_level(
             both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
         )
         output = log_p.cluster + log_p.word
@@ -189,7 +192,7 @@ class SelfOrganizedSoftmax(nn.Module):
         with torch.no_grad():
             self.meter.add(log_p.cluster, log_p.word, n_used)
             if self.training and self.statistic is not None:
-                self._remember(self.statistic, both, word, grouping)
+                self._remember(self.statistic, ways, both, word, grouping)
         if self.reduction == "none":
             return HeadOutput(output.reshape(shape), per_token.reshape(shape))
         total = per_token.sum()
@@ -296,13 +299,13 @@ class SelfOrganizedSoftmax(nn.Module):
         words = search.Words(self.weight, self.bias, self.partition)
         return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
-    def _remember(self, statistic: Statistic, both: Tensor, word: Tensor, grouping: Grouping) -> None:
+    def _remember(self, statistic: Statistic, ways: Ways, both: Tensor, word: Tensor, grouping: Grouping) -> None:
         """Tells the statistic of a batch: `both` (T, 2D) or (T, D), `word` (T,)."""
         cluster_hidden, _ = split(both, self.in_features)
         sample = statistic.sample(cluster_hidden, self.cluster_weight, self.cluster_bias)
         if self.counting:
             self.counts.index_add_(0, word.clamp(min=0), (word >= 0).to(torch.int64))
-        self.faults.skipped(statistic.update(sample, word, grouping, self.counts))
+        self.faults.skipped(ways.remember(statistic, sample, word, grouping, self.counts))
         self.unstepped += 1
         if not self.unstepped.is_cuda:
             self._remind()

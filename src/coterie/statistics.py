@@ -48,12 +48,14 @@ class Statistic(ExactBuffers):
         """Mean log P(c|h) of the words, up to one constant a word: (B,) → (B, C)."""
         raise NotImplementedError
 
-    def forgetting(self, count: Tensor) -> Tensor:
-        """λ(w), from how often the word occurs."""
+    def share(self, count: Tensor, n: Tensor) -> Tensor:
+        """1 - λ(w)ⁿ: what n occurrences of a word that has `count` in all count for."""
         inverse = 1 / count.clamp(min=1).to(torch.float32)
-        # The paper prints 1/f: almost the last sample alone, and nothing at all of a word that occurs once.
-        # 1 - 1/f is the mean over about one pass of the data.
-        return inverse if self.smoothing == "paper" else 1 - inverse
+        if self.smoothing == "paper":
+            # The paper prints λ = 1/f: almost the last sample alone, and nothing at all of a word that occurs once.
+            return 1 - inverse**n
+        # λ = 1 - 1/f: the mean over about one pass of the data. Not as a power: for frequent words it would be rounding.
+        return -torch.expm1(n * torch.log1p(-inverse))
 
     @torch.no_grad()
     def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ class Statistic(ExactBuffers):
         mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
         at = torch.zeros_like(target).scatter_(0, run, target[order].clamp(min=0))  # (T,) each run's word
         taken = torch.zeros_like(used).scatter_(0, run, used) & finite  # (T,) by run
-        share = 1 - self.forgetting(counts[at]) ** n  # (T,) what the batch's mean counts for
+        share = self.share(counts[at], n)  # (T,) what the batch's mean counts for
         # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
         change = share[:, None] * (mean - self.total[at])
         self.total.index_add_(0, at, torch.where(taken[:, None], change, 0.0))

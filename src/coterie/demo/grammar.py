@@ -26,9 +26,7 @@ FOLLOWS = {
     "name": {"verb": 0.5, "adjective": 0.3, "noun": 0.2},
 }
 TOPIC_STAYS = 0.8
-ONSETS = {
-    "sea": "mlw", "war": "kgr", "food": "pbm", "law": "tdv", "song": "slf", "field": "hrn", "star": "zsj", "trade": "cdk",
-}  # fmt: skip
+ONSETS = dict(zip(TOPICS, ("mlw", "kgr", "pbm", "tdv", "slf", "hrn", "zsj", "cdk"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -84,11 +82,8 @@ def default_grammar(words_per_class: int = 75, seed: int = 0) -> Grammar:
         dtype=torch.float64,
     )
     zipf = 1 / torch.arange(1, words_per_class + 1, dtype=torch.float64)
-    words: list[str] = []
     known: set[str] = set()
-    for part, topic in classes:
-        for _ in range(words_per_class):
-            words.append(_new_word(topic, PARTS[part], known, generator))
+    words = [_new_word(topic, PARTS[part], known, generator) for part, topic in classes for _ in range(words_per_class)]
     return Grammar(
         words=words,
         class_of=torch.arange(len(classes)).repeat_interleave(words_per_class),

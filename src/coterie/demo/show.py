@@ -44,7 +44,8 @@ def show(console: Console, setting: Setting) -> None:
     table.add_column("")
     full, ours = results["full softmax"], results["self-organized"]
     measures = ours.measures
-    assert measures is not None and organized is not None
+    assert measures is not None
+    assert organized is not None
     for column in (*results, "the grammar itself"):
         table.add_column(column, justify="right")
     for epoch in range(setting.epochs):

@@ -1,0 +1,41 @@
+"""The floor: what must move and be multiplied whatever the method, at the rates this machine reaches.
+
+A step of a two-level head reads the word matrix twice and writes its gradient once, and multiplies by two square
+projections, forward and twice backward. Rates are measured in the same run: a large copy and a large product.
+
+Shapes: T tokens, D width, V words.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from coterie.bench.timing import measure
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the device reaches."""
+
+    bytes_per_second: float
+    operations_per_second: float
+
+    @classmethod
+    def measured(cls, device: torch.device, dtype: torch.dtype) -> "Machine":
+        """A copy much larger than any cache, and a square product."""
+        on_gpu = device.type == "cuda"
+        source = torch.empty(2**30 if on_gpu else 2**27, dtype=torch.float32, device=device).normal_()
+        target = torch.empty_like(source)
+        copy = measure(lambda: target.copy_(source), device)
+        del source, target
+        n = 8192 if on_gpu else 2048
+        left, right = torch.randn(2, n, n, device=device).to(dtype)
+        product = measure(lambda: left @ right, device)
+        n_bytes = 2 * 4 * (2**30 if on_gpu else 2**27)
+        return cls(n_bytes / copy.ms * 1e3, 2 * n**3 / product.ms * 1e3)
+
+    def floor_ms(self, n_words: int, width: int, tokens: int, dtype: torch.dtype) -> float:
+        """Milliseconds a step of the head cannot go below."""
+        moved = 3 * n_words * width * dtype.itemsize
+        multiplied = 2 * 3 * 2 * tokens * width**2
+        return 1e3 * (moved / self.bytes_per_second + multiplied / self.operations_per_second)

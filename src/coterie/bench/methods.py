@@ -1,0 +1,90 @@
+"""What is compared: every head as one function of hidden vectors and targets.
+
+Shapes: T tokens, D width, V words.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.head import SelfOrganizedSoftmax
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (T, D), (T,) → the loss
+
+
+@dataclass
+class Method:
+    """A head ready to run."""
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    topk: Callable[[Tensor, int], object] | None = None
+    graph: bool = False  # timed as a CUDA graph
+
+
+def zipf_counts(n_words: int) -> Tensor:
+    """How often each of V words occurs in a large text, by Zipf's law: (V,)."""
+    return (1e9 / torch.arange(1, n_words + 1, dtype=torch.float64)).long()
+
+
+def organized(n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> SelfOrganizedSoftmax:
+    """The layer after an E-step with made-up preferences: clusters as uneven in size and mass as real ones."""
+    head = SelfOrganizedSoftmax(width, n_words, zipf_counts(n_words), device=device, dtype=dtype)
+    assert head.statistic is not None
+    head.statistic.total.normal_()
+    head.statistic.weight.fill_(1.0)
+    head.reorganize()
+    return head
+
+
+def build(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method | None:
+    """One of `NAMES`, or None where it is not to be had here."""
+    if name.startswith("coterie"):
+        head = organized(n_words, width, device, dtype)
+        return Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith("graph"))
+    if name == "adaptive":
+        cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2]
+        adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
+        return Method(name, adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
+    linear = nn.Linear(width, n_words, device=device, dtype=dtype)
+    loss = _full_loss(name, linear)
+    dense = (lambda h, k: linear(h).float().log_softmax(-1).topk(k)) if name == "full" else None
+    return None if loss is None else Method(name, linear, loss, dense)
+
+
+NAMES = (
+    "coterie", "coterie graph", "full", "full compiled", "F.linear_cross_entropy", "adaptive", "CCE", "Liger",
+)  # fmt: skip
+
+
+def _full_loss(name: str, linear: nn.Linear) -> Loss | None:
+    """The full softmax's loss, computed one way or another."""
+
+    def eager(hidden: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(linear(hidden).float(), target)
+
+    if name == "full":
+        return eager
+    if name == "full compiled":
+        compiled: Loss = torch.compile(eager)
+        return compiled
+    if name == "F.linear_cross_entropy":
+        chunked = getattr(F, "linear_cross_entropy", None)
+        if chunked is None:
+            return None
+        options = nn.LinearCrossEntropyOptions()
+        return lambda h, t: chunked(h, linear.weight, t, linear_bias=linear.bias, options=options)
+    try:
+        if name == "CCE":
+            from cut_cross_entropy import linear_cross_entropy
+
+            return lambda h, t: linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+        return lambda h, t: liger_fused_linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
+    except ImportError:
+        return None

@@ -1,0 +1,234 @@
+"""The products of the word level: every token with the words of its target's cluster, rows gathered by index.
+
+Tokens stand cluster by cluster; a tile of them never crosses into the next cluster, so a tile is an ordinary product of
+gathered rows. How many tiles a cluster needs is not known on the host, so a grid has the most there can be: with tiles
+of B tokens, cluster c owns the slots from starts[c] // B + c on, always enough for its ceil(n / B) tiles, and a program
+whose slot holds none leaves at once.
+
+In all three products words or columns, of which there are many, are the rows of the matrix units' tile (which want at
+least 64), and tokens, of which a cluster may have few, its columns.
+
+Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
+"""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Tiles(NamedTuple):
+    """How a product is cut; `tokens`, `words` and `columns` are powers of two, 16 at least."""
+
+    tokens: int
+    words: int
+    columns: int
+    num_warps: int
+    num_stages: int
+
+
+LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
+GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
+GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=3)
+PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
+BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
+
+
+def padded(capacity: int) -> int:
+    """The width of a buffer of logits for clusters of up to S words."""
+    return -(-capacity // PADDING) * PADDING
+
+
+def logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """h_w · U^V + b of the words of each token's cluster, tokens in order.
+
+    `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32: of a row only the cluster's words, and
+    whatever fills up their last tile, are written; of tokens left out nothing.
+    """
+    width = weight.shape[1]
+    _logits[_slots(order, starts, LOGITS), triton.cdiv(out.shape[1], LOGITS.words)](
+        hidden, hidden.stride(0), weight, weight.stride(0), bias, order, starts, words, offsets, out, out.stride(0),
+        order.shape[0], starts.shape[0] - 1, D=width, **_constants(LOGITS, width), BLOCK_C=_block_clusters(starts),
+    )  # fmt: skip
+
+
+def grad_hidden(
+    grad_logits: Tensor, weight: Tensor, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
+    add: bool,
+) -> None:  # fmt: skip
+    """Writes the gradient of h_w to `out` (T, D), zeros for tokens left out; or, if `add`, adds it to what is there.
+
+    `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `weight` (V, D).
+    """
+    width = weight.shape[1]
+    constants = _constants(GRAD_HIDDEN, width)
+    _grad_hidden[_slots(order, starts, GRAD_HIDDEN), triton.cdiv(width, constants["BLOCK_D"])](
+        grad_logits, grad_logits.stride(0), weight, weight.stride(0), order, starts, words, offsets,
+        out, out.stride(0), order.shape[0], starts.shape[0] - 1,
+        D=width, ADD=add, **constants, BLOCK_C=_block_clusters(starts),
+    )  # fmt: skip
+
+
+def grad_weight(
+    grad_logits: Tensor, hidden: Tensor, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
+    out_bias: Tensor | None,
+) -> None:  # fmt: skip
+    """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,): each row once, zeros too.
+
+    `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `hidden` (T, D).
+    """
+    width = out.shape[1]
+    constants = _constants(GRAD_WEIGHT, width)
+    column_tiles = triton.cdiv(width, constants["BLOCK_D"])
+    word_tiles = triton.cdiv(grad_logits.shape[1], GRAD_WEIGHT.words)
+    # One more tile of columns, where there is a bias, is the bias.
+    _grad_weight[(starts.shape[0] - 1) * word_tiles, column_tiles + (out_bias is not None)](
+        grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), order, starts, words, offsets,
+        out, out.stride(0), out_bias, word_tiles, column_tiles, D=width, **constants,
+    )  # fmt: skip
+
+
+def _slots(order: Tensor, starts: Tensor, tiles: Tiles) -> int:
+    """The most slots there can be, the one after the last cluster, for tokens left out, included."""
+    return order.shape[0] // tiles.tokens + starts.shape[0]
+
+
+def _block_clusters(starts: Tensor) -> int:
+    return min(BLOCK_CLUSTERS, int(triton.next_power_of_2(starts.shape[0])))
+
+
+def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
+    """What a kernel is compiled with; rows narrower than a tile get a narrower one."""
+    columns = max(16, min(tiles.columns, triton.next_power_of_2(width)))
+    return {
+        "BLOCK_T": tiles.tokens, "BLOCK_W": tiles.words, "BLOCK_D": columns,
+        "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
+    }  # fmt: skip
+
+
+@triton.jit
+def _find_tile(starts, n_tokens, n_clusters, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
+    """This program's cluster (C: the tokens left out), its first token and the end of the cluster's tokens."""
+    slot = tl.program_id(0)
+    begun = 0
+    for first in range(0, n_clusters + 1, BLOCK_C):
+        c = first + tl.arange(0, BLOCK_C)
+        start = tl.load(starts + c, mask=c <= n_clusters, other=0).to(tl.int32)
+        begun += tl.sum(((c <= n_clusters) & (start // BLOCK_T + c <= slot)).to(tl.int32), 0)
+    cluster = begun - 1
+    start = tl.load(starts + cluster).to(tl.int32)
+    end = tl.load(starts + cluster + 1, mask=cluster < n_clusters, other=n_tokens).to(tl.int32)
+    return cluster, start + (slot - start // BLOCK_T - cluster) * BLOCK_T, end
+
+
+@triton.jit
+def _logits(
+    hidden, hidden_stride, weight, weight_stride, bias, order, starts, words, offsets, out, out_stride,
+    n_tokens, n_clusters,
+    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """One program per slot of tokens and tile of words."""
+    cluster, first_token, end = _find_tile(starts, n_tokens, n_clusters, BLOCK_T, BLOCK_C)
+    if (cluster == n_clusters) | (first_token >= end):
+        return
+    offset = tl.load(offsets + cluster)
+    size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
+    first_word = tl.program_id(1) * BLOCK_W
+    if first_word >= size:
+        return
+    i = first_token + tl.arange(0, BLOCK_T)
+    j = first_word + tl.arange(0, BLOCK_W)
+    token = tl.load(order + i, mask=i < end, other=0)
+    word = tl.load(words + offset + j, mask=j < size, other=0)
+    hidden_rows = hidden + token[:, None] * hidden_stride
+    weight_rows = weight + word[:, None] * weight_stride
+    acc = tl.zeros((BLOCK_W, BLOCK_T), tl.float32)
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)[None, :]
+        h = tl.load(hidden_rows + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+        w = tl.load(weight_rows + d, mask=(j < size)[:, None] & (d < D), other=0.0).to(h.dtype)
+        acc = tl.dot(w, tl.trans(h), acc, input_precision="ieee")
+    if bias is not None:
+        acc += tl.load(bias + word, mask=j < size, other=0.0).to(tl.float32)[:, None]
+    tl.store(out + i.to(tl.int64)[None, :] * out_stride + j[:, None], acc, mask=(i < end)[None, :])
+
+
+@triton.jit
+def _grad_hidden(
+    grad_logits, grad_stride, weight, weight_stride, order, starts, words, offsets, out, out_stride,
+    n_tokens, n_clusters,
+    D: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """One program per slot of tokens and tile of columns; it walks the cluster's words."""
+    cluster, first_token, end = _find_tile(starts, n_tokens, n_clusters, BLOCK_T, BLOCK_C)
+    if first_token >= end:
+        return
+    # Past the last cluster are the tokens left out: no words, hence zeros.
+    inside = cluster < n_clusters
+    offset = tl.load(offsets + cluster)
+    size = tl.load(offsets + cluster + 1, mask=inside, other=0) - offset
+    size = tl.where(inside, size, 0).to(tl.int32)
+    i = first_token + tl.arange(0, BLOCK_T)
+    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    token = tl.load(order + i, mask=i < end, other=0)
+    grad_rows = grad_logits + i.to(tl.int64)[:, None] * grad_stride
+    acc = tl.zeros((BLOCK_D, BLOCK_T), tl.float32)
+    for first in range(0, size, BLOCK_W):
+        j = first + tl.arange(0, BLOCK_W)
+        word = tl.load(words + offset + j, mask=j < size, other=0)
+        g = tl.load(grad_rows + j[None, :], mask=(i < end)[:, None], other=0.0)
+        # Rows beyond the cluster are masked, not only multiplied by zero: a weight that is not finite stays at home.
+        w = tl.load(
+            weight + word[:, None] * weight_stride + d[None, :], mask=(j < size)[:, None] & (d < D)[None, :], other=0.0
+        ).to(g.dtype)
+        acc = tl.dot(tl.trans(w), tl.trans(g), acc, input_precision="ieee")
+    at = out + token[None, :] * out_stride + d[:, None]
+    mask = (i < end)[None, :] & (d < D)[:, None]
+    if ADD:
+        acc += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(at, acc, mask=mask)
+
+
+@triton.jit
+def _grad_weight(
+    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets, out, out_stride, out_bias,
+    word_tiles, column_tiles,
+    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of a cluster's words and tile of columns; it walks the cluster's tokens."""
+    cluster = tl.program_id(0) // word_tiles
+    first_word = (tl.program_id(0) % word_tiles) * BLOCK_W
+    offset = tl.load(offsets + cluster)
+    size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
+    if first_word >= size:
+        return
+    start = tl.load(starts + cluster).to(tl.int32)
+    end = tl.load(starts + cluster + 1).to(tl.int32)
+    j = first_word + tl.arange(0, BLOCK_W)
+    word = tl.load(words + offset + j, mask=j < size, other=0)
+    grad_columns = grad_logits + j[None, :]
+    if out_bias is not None:  # noqa: SIM102 (known when compiled, the next is not)
+        if tl.program_id(1) == column_tiles:
+            sums = tl.zeros((BLOCK_T, BLOCK_W), tl.float32)
+            for first in range(start, end, BLOCK_T):
+                i = (first + tl.arange(0, BLOCK_T))[:, None]
+                sums += tl.load(grad_columns + i.to(tl.int64) * grad_stride, mask=i < end, other=0.0).to(tl.float32)
+            tl.store(out_bias + word, tl.sum(sums, 0), mask=j < size)
+            return
+    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    acc = tl.zeros((BLOCK_W, BLOCK_D), tl.float32)
+    for first in range(start, end, BLOCK_T):
+        i = first + tl.arange(0, BLOCK_T)
+        token = tl.load(order + i, mask=i < end, other=0)
+        g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
+        h = tl.load(
+            hidden + token[:, None] * hidden_stride + d[None, :], mask=(i < end)[:, None] & (d < D)[None, :], other=0.0
+        )
+        acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
+    tl.store(out + word[:, None] * out_stride + d[None, :], acc, mask=(j < size)[:, None] & (d < D)[None, :])

@@ -1,0 +1,219 @@
+"""The two-level loss with Triton kernels: the cluster level's products by cuBLAS, the word level's over gathered rows.
+
+Nothing waits for the device, launches depend on shapes alone, and no sum depends on the order in which programs
+finish, so a step can be captured in a CUDA graph and two runs agree to the last bit.
+
+Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.grouping import Grouping
+from coterie.kernels import products, softmax
+from coterie.loss.levels import LogProbs, split
+from coterie.partition import Partition
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def two_level(
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    partition: Partition,
+    grouping: Grouping,
+) -> LogProbs:
+    """As `reference.two_level`; products in the dtype of `hidden`, or in autocast's, sums in float32."""
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    if hidden.dtype not in DTYPES:
+        raise TypeError(
+            f"the Triton kernels compute in float32, bfloat16 or float16; got {hidden.dtype}: convert the layer or "
+            'build it with backend="torch"'
+        )
+    cluster, word, mean_cluster, mean_word, *_ = _forward(
+        hidden, cluster_weight, cluster_bias, weight, bias, target, *grouping,
+        partition.cluster_of, partition.words, partition.offsets, partition.capacity,
+    )  # fmt: skip
+    return LogProbs(cluster, word, mean_cluster, mean_word)
+
+
+def _dense(rows: Tensor) -> Tensor:
+    """Rows may lie any distance apart; kernels read each as one stretch of memory."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+@torch.library.custom_op("coterie::fused", mutates_args=())
+def _forward(
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    order: Tensor,
+    place: Tensor,
+    starts: Tensor,
+    cluster_of: Tensor,
+    words: Tensor,
+    offsets: Tensor,
+    capacity: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The four of `LogProbs`, and what the backward needs: both levels' logits and log Z."""
+    results = _empty_results(hidden, offsets, capacity)
+    if hidden.shape[0] == 0:
+        return results
+    log_probs, (cluster_logits, logits, log_totals) = results[:4], results[4:]
+    cluster_hidden, word_hidden = split(_dense(hidden), weight.shape[1])
+    columns = cluster_weight.to(hidden.dtype).T
+    # Written with `out=`, which autocast leaves alone: the operands have their dtype.
+    if cluster_bias is None:
+        torch.mm(cluster_hidden, columns, out=cluster_logits)
+    else:
+        torch.addmm(cluster_bias.to(hidden.dtype), cluster_hidden, columns, out=cluster_logits)
+    with torch.cuda.device_of(hidden):
+        products.logits(word_hidden, _dense(weight), bias, order, starts, words, offsets, logits)
+        softmax.forward(
+            cluster_logits, logits, order, place, target.contiguous(), cluster_of, offsets, *log_probs, log_totals
+        )
+    return results
+
+
+def _empty_results(
+    hidden: Tensor, offsets: Tensor, capacity: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    n_tokens = hidden.shape[0]
+    cluster, word, mean_cluster, mean_word = (hidden.new_empty(n_tokens, dtype=torch.float32) for _ in range(4))
+    cluster_logits = hidden.new_empty(n_tokens, offsets.shape[0] - 1)
+    logits = hidden.new_empty(n_tokens, products.padded(capacity), dtype=torch.float32)
+    log_totals = hidden.new_empty(2, n_tokens, dtype=torch.float32)
+    return cluster, word, mean_cluster, mean_word, cluster_logits, logits, log_totals
+
+
+@_forward.register_fake
+def _(
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    order: Tensor,
+    place: Tensor,
+    starts: Tensor,
+    cluster_of: Tensor,
+    words: Tensor,
+    offsets: Tensor,
+    capacity: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_results(hidden, offsets, capacity)
+
+
+@torch.library.custom_op("coterie::fused_backward", mutates_args=())
+def _backward(
+    grad_cluster: Tensor | None,
+    grad_word: Tensor | None,
+    grad_mean_cluster: Tensor | None,
+    grad_mean_word: Tensor | None,
+    cluster_logits: Tensor,
+    logits: Tensor,
+    log_totals: Tensor,
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    order: Tensor,
+    place: Tensor,
+    starts: Tensor,
+    cluster_of: Tensor,
+    words: Tensor,
+    offsets: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of hidden, cluster_weight, cluster_bias, weight and bias (empty where there is no bias)."""
+    results = _empty_gradients(hidden, cluster_weight, cluster_bias, weight, bias)
+    if hidden.shape[0] == 0:
+        for gradient in results:
+            gradient.zero_()
+        return results
+    grad_hidden, grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = results
+    cluster_hidden, word_hidden = split(_dense(hidden), weight.shape[1])
+    grad_cluster_hidden, grad_word_hidden = split(grad_hidden, weight.shape[1])
+    grad_cluster_logits = torch.empty_like(cluster_logits)
+    grad_logits = torch.empty_like(logits, dtype=hidden.dtype)
+    index = (order, starts, words, offsets)
+    with torch.cuda.device_of(hidden):
+        softmax.backward(
+            grad_cluster, grad_word, grad_mean_cluster, grad_mean_word, cluster_logits, logits, log_totals,
+            order, place, target.contiguous(), cluster_of, offsets, grad_cluster_logits, grad_logits,
+        )  # fmt: skip
+        torch.mm(grad_cluster_logits, cluster_weight.to(hidden.dtype), out=grad_cluster_hidden)
+        # One vector for both levels: its two gradients add up.
+        products.grad_hidden(
+            grad_logits, _dense(weight), *index, grad_word_hidden, add=grad_word_hidden is grad_cluster_hidden
+        )
+        products.grad_weight(grad_logits, word_hidden, *index, grad_weight, None if bias is None else grad_bias)
+    if cluster_weight.dtype == hidden.dtype:
+        torch.mm(grad_cluster_logits.T, cluster_hidden, out=grad_cluster_weight)
+    else:
+        narrow = torch.empty_like(grad_cluster_weight, dtype=hidden.dtype)
+        grad_cluster_weight.copy_(torch.mm(grad_cluster_logits.T, cluster_hidden, out=narrow))
+    if cluster_bias is not None:
+        torch.sum(grad_cluster_logits, 0, dtype=cluster_bias.dtype, out=grad_cluster_bias)
+    return results
+
+
+def _empty_gradients(
+    hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Contiguous, whatever the tensors themselves are."""
+    return (
+        hidden.new_empty(hidden.shape),
+        cluster_weight.new_empty(cluster_weight.shape),
+        cluster_weight.new_empty(0) if cluster_bias is None else cluster_bias.new_empty(cluster_bias.shape),
+        weight.new_empty(weight.shape),
+        weight.new_empty(0) if bias is None else bias.new_empty(bias.shape),
+    )
+
+
+@_backward.register_fake
+def _(
+    grad_cluster: Tensor | None,
+    grad_word: Tensor | None,
+    grad_mean_cluster: Tensor | None,
+    grad_mean_word: Tensor | None,
+    cluster_logits: Tensor,
+    logits: Tensor,
+    log_totals: Tensor,
+    hidden: Tensor,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    *index: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(hidden, cluster_weight, cluster_bias, weight, bias)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[4:], *inputs[:-1])
+    ctx.mark_non_differentiable(*output[4:])
+    # A result that is not used, as the means are without label smoothing, has gradient None: nothing to fill or read.
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    gradients = _backward(*grads[:4], *ctx.saved_tensors)
+    # Only a tensor that was given has a gradient, and the index tensors have none.
+    given = [gradient if needed else None for gradient, needed in zip(gradients, ctx.needs_input_grad[:5], strict=True)]
+    return *given, *(None,) * 8
+
+
+_forward.register_autograd(_differentiate, setup_context=_setup_context)

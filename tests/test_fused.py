@@ -1,0 +1,340 @@
+"""The Triton kernels against what they replace; without a GPU they run in Triton's interpreter."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+pytest.importorskip("triton")
+
+from coterie import grouping
+from coterie.kernels import grouping as grouping_kernel
+from coterie.kernels import products, softmax, statistic
+from coterie.loss import fused, reference
+from coterie.partition import Partition
+from coterie.statistics import MeanHidden
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SIZES = (70, 0, 1, 66, 0, 13)  # words of each cluster: full, empty, alone
+N_WORDS, N_CLUSTERS = sum(SIZES), len(SIZES)
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of the largest value
+DTYPES = list(TOLERANCE)
+LOG_PROBS = ("cluster", "word", "mean_cluster", "mean_word")
+RESULTS = (*LOG_PROBS, "hidden", "cluster_weight", "cluster_bias", "weight", "bias")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreter_knows_bfloat16():
+    """The interpreter keeps bfloat16 as bits; its `dot` multiplies the bits, and it rounds towards zero."""
+    if DEVICE == "cuda":
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    dot, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
+
+    def floats(x):
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle(torch.tensor(x.data).view(torch.bfloat16).float().numpy(), tl.float32)
+
+    def rounded(self, x, dtype):
+        if (x.dtype.scalar, dtype.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, x, dtype)
+        return TensorHandle(torch.tensor(x.data).bfloat16().view(torch.uint16).numpy(), tl.bfloat16)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, floats(a), floats(b), *rest)
+        )
+        patch.setattr(InterpreterBuilder, "cast_impl", rounded)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _new_memory_is_nan():
+    """Whatever a kernel should have written and has not is then seen."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def seats(generator=None):
+    cluster_of = torch.repeat_interleave(torch.arange(N_CLUSTERS), torch.tensor(SIZES))
+    return Partition(cluster_of[torch.randperm(N_WORDS, generator=generator)], N_CLUSTERS, capacity=70).to(DEVICE)
+
+
+class Case:
+    """A batch, and what a two-level loss makes of it."""
+
+    def __init__(
+        self, tokens, width, *, both=True, bias=True, dtype=torch.float32, weights=None, seed=0, targets="all"
+    ):
+        g = torch.Generator().manual_seed(seed)
+        weights = weights or dtype
+
+        def draw(*shape, dtype=weights, scale=1.0):
+            return (torch.randn(*shape, generator=g) * scale).to(dtype).to(DEVICE)
+
+        self.partition = seats(g)
+        self.inputs = [
+            draw(tokens, width * (1 + both), dtype=dtype),
+            draw(N_CLUSTERS, width, scale=width**-0.5),
+            draw(N_CLUSTERS) if bias else None,
+            draw(N_WORDS, width, scale=width**-0.5),
+            draw(N_WORDS) if bias else None,
+        ]
+        target = torch.randint(-1 if tokens > 1 else 0, N_WORDS, (tokens,), generator=g)
+        if targets == "one cluster":
+            target = self.partition.members(3).cpu()[torch.randint(0, SIZES[3], (tokens,), generator=g)]
+        elif targets == "none":
+            target = torch.full_like(target, -1)
+        self.target = target.to(DEVICE)
+        self.grouping = grouping.group(self.target, self.partition)
+        self.grads = torch.randn(4, tokens, generator=g).to(DEVICE)
+
+    def run(self, two_level, dtype=None, use=(0, 1, 2, 3)):
+        """The four results and the gradients of the inputs, by name."""
+        inputs = [
+            None if x is None else x.detach().to(dtype or x.dtype).clone(memory_format=torch.preserve_format)
+            for x in self.inputs
+        ]
+        given = [x.requires_grad_() for x in inputs if x is not None]
+        results = two_level(*inputs, self.target, self.partition, self.grouping)
+        loss = sum((results[k] * self.grads[k]).sum() for k in use)
+        grads = iter(torch.autograd.grad(loss, given, materialize_grads=True))
+        values = [*(x.detach() for x in results), *(None if x is None else next(grads) for x in inputs)]
+        return {name: x for name, x in zip(RESULTS, values, strict=True) if x is not None}
+
+    def check(self, autocast=None, **options):
+        """|ours - float64| <= |the reference in our dtype - float64| + tolerance, for everything."""
+        with torch.autocast(DEVICE, dtype=autocast, enabled=autocast is not None):
+            ours = self.run(fused.two_level, **options)
+            naive = self.run(reference.two_level, **options)
+        exact = self.run(reference.two_level, torch.float64, **options)
+        tolerance = TOLERANCE[autocast or self.inputs[0].dtype]
+        assert ours.keys() == exact.keys()
+        for name, x in exact.items():
+            assert ours[name].dtype == naive[name].dtype, name
+            assert ours[name].shape == x.shape, name
+            allowed = (naive[name] - x).abs().max() + tolerance * x.abs().max().clamp(min=1e-3)
+            assert ((ours[name] - x).abs() <= allowed).all(), name  # false for a NaN
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("tokens, width", [(1, 100), (37, 507), (37, 64)])
+def test_equals_the_reference(tokens, width, both, bias):
+    Case(tokens, width, both=both, bias=bias).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("tokens, width", [(1, 64), (37, 100)])
+def test_half_precision_is_as_good_as_the_reference(tokens, width, both, dtype):
+    Case(tokens, width, both=both, dtype=dtype).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("hidden", ["half", "float32"])
+def test_autocast_keeps_float32_weights(dtype, hidden):
+    Case(37, 100, dtype=dtype if hidden == "half" else torch.float32, weights=torch.float32).check(autocast=dtype)
+
+
+def test_autocast_narrows_float32_hidden_vectors():
+    case = Case(37, 64)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        cast = case.run(fused.two_level)
+    case.inputs[0] = case.inputs[0].bfloat16()
+    narrow = case.run(fused.two_level)
+    assert all(torch.equal(cast[name], narrow[name].to(cast[name].dtype)) for name in RESULTS)
+
+
+@pytest.mark.parametrize("targets", ["one cluster", "none"])
+@pytest.mark.parametrize("both", [True, False])
+def test_all_tokens_in_one_cluster_or_in_none(targets, both):
+    Case(70, 32, both=both, targets=targets).check()
+
+
+@pytest.mark.parametrize("use", [(0, 1), (1,), (2,)])
+def test_results_may_go_unused(use):
+    Case(37, 32).check(use=use)
+
+
+def test_gradients_may_be_one_number_expanded():
+    case = Case(37, 32)
+    case.grads = torch.ones(4, 37, device=DEVICE)
+
+    def expanded(*inputs):
+        # What a sum sends back: one number, stride 0, in place of the product's gradient.
+        return tuple(x.sum() / 37 for x in fused.two_level(*inputs))
+
+    ours, exact = case.run(expanded), case.run(reference.two_level)
+    for name in RESULTS[4:]:
+        torch.testing.assert_close(ours[name], exact[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
+    small = products.Tiles(tokens=16, words=16, columns=16, num_warps=4, num_stages=2)
+    for name in ("LOGITS", "GRAD_HIDDEN", "GRAD_WEIGHT"):
+        monkeypatch.setattr(products, name, small)
+    monkeypatch.setattr(products, "BLOCK_CLUSTERS", 2)
+    monkeypatch.setattr(softmax, "BLOCK", 4)
+    monkeypatch.setattr(softmax, "ROWS", 2)
+    Case(51, 40, seed=seed).check()
+
+
+def test_any_strides():
+    case = Case(37, 33)
+    for k in (0, 1, 3):
+        case.inputs[k] = case.inputs[k].T.contiguous().T
+    assert case.inputs[0].stride(1) != 1
+    case.check()
+
+
+def test_weights_that_are_not_finite_stay_in_their_cluster():
+    case = Case(37, 40)
+    lost = case.partition.members(int(case.partition.cluster_of[0]))  # word 0 is what a masked load would read
+    case.inputs[3][lost] = torch.nan
+    case.target[torch.isin(case.target, lost)] = -1
+    case.grouping = grouping.group(case.target, case.partition)
+    assert all(x.isfinite().all() for x in case.run(fused.two_level).values())
+
+
+def test_no_tokens_is_not_an_error():
+    case = Case(0, 32)
+    found = case.run(fused.two_level)
+    assert [found[name].shape for name in LOG_PROBS] == [(0,)] * 4
+    assert all(found[name].eq(0).all() for name in RESULTS[4:])
+    assert found["weight"].shape == (N_WORDS, 32)
+
+
+def test_two_runs_agree_to_the_last_bit():
+    case = Case(70, 100, dtype=torch.bfloat16)
+    first, second = case.run(fused.two_level), case.run(fused.two_level)
+    assert all(torch.equal(first[name], second[name]) for name in RESULTS)
+
+
+def test_float64_is_refused():
+    with pytest.raises(TypeError, match="float64"):
+        Case(3, 16, dtype=torch.float64).run(fused.two_level)
+
+
+def test_compiles_as_one_graph():
+    case = Case(37, 32)
+    eager = case.run(fused.two_level, use=(0, 1))
+    compiled = case.run(torch.compile(fused.two_level, fullgraph=True, backend="aot_eager"), use=(0, 1))
+    assert all(torch.equal(eager[name], compiled[name]) for name in RESULTS)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_operators_keep_their_promises(bias):
+    case = Case(5, 16, bias=bias)
+    p = case.partition
+    inputs = [None if x is None else x.requires_grad_() for x in case.inputs]
+    index = (case.target, *case.grouping, p.cluster_of, p.words, p.offsets)
+    torch.library.opcheck(fused._forward, (*inputs, *index, p.capacity), test_utils=CHECKS)
+    torch.library.opcheck(grouping_kernel._group, (case.target, p.position, p.offsets), test_utils=CHECKS)
+    total, weight = torch.zeros(N_WORDS, 16, device=DEVICE), torch.zeros(N_WORDS, device=DEVICE)
+    counts = torch.ones(N_WORDS, dtype=torch.int64, device=DEVICE)
+    sample = case.inputs[0].detach()[:, :16]
+    remember = (total, weight, sample, case.target, case.grouping.order, case.grouping.place, counts, False)
+    torch.library.opcheck(statistic._update, remember, test_utils=CHECKS)
+
+
+# Not the check that compiles with symbolic shapes: gradients beyond a graph are compared above.
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+# -- grouping ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 31, 32, 33, 300])
+@pytest.mark.parametrize("different", [1, 4, N_WORDS])
+def test_grouping_is_the_sort(tokens, different):
+    for seed in range(3):
+        g = torch.Generator().manual_seed(seed)
+        partition = seats(g)
+        names = torch.randperm(N_WORDS, generator=g)[:different]
+        target = names[torch.randint(0, different, (tokens,), generator=g)]
+        target[torch.rand(tokens, generator=g) < 0.2 * seed] = -1
+        target = target.to(DEVICE)
+        for ours, sort in zip(grouping_kernel.group(target, partition), grouping.group(target, partition), strict=True):
+            assert ours.dtype == sort.dtype
+            assert torch.equal(ours, sort)
+
+
+def test_a_batch_too_large_to_compare_is_sorted(monkeypatch):
+    monkeypatch.setattr(grouping_kernel, "LIMIT", 8)
+    monkeypatch.setattr(grouping_kernel, "_group", None)
+    partition = seats()
+    target = torch.randint(0, N_WORDS, (9,), device=DEVICE)
+    assert torch.equal(grouping_kernel.group(target, partition).order, grouping.group(target, partition).order)
+
+
+# -- statistic --------------------------------------------------------------------------------------------------
+
+
+def remembered(sample, target, counts, smoothing, batches=2):
+    """(total, weight, taken) of the module and of the kernel after some batches."""
+    partition = seats(torch.Generator().manual_seed(5))
+    groups = grouping.group(target, partition)
+    module, ours = (MeanHidden(N_WORDS, sample.shape[1], smoothing, DEVICE) for _ in range(2))
+    for batch in range(batches):
+        taken = module.update(sample + batch, target, groups, counts)
+        ours_taken = statistic.update(ours, sample + batch, target, groups, counts)
+    return (module.total, module.weight, taken), (ours.total, ours.weight, ours_taken)
+
+
+@pytest.mark.parametrize("smoothing", ["mean", "paper"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens, row", [(1, 5), (60, 130)])
+def test_statistic_is_the_update(tokens, row, dtype, smoothing):
+    g = torch.Generator().manual_seed(tokens)
+    sample = torch.randn(tokens, 2 * row, generator=g).to(dtype).to(DEVICE)[:, :row]
+    target = torch.randint(-1, N_WORDS, (tokens,), generator=g)
+    target[tokens // 2 :] = 3
+    counts = torch.randint(0, 50, (N_WORDS,), generator=g).to(DEVICE)
+    module, ours = remembered(sample, target.to(DEVICE), counts, smoothing)
+    for x, y in zip(module, ours, strict=True):
+        assert x.dtype == y.dtype
+        torch.testing.assert_close(y.float(), x.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_statistic_of_a_word_said_all_the_time(monkeypatch):
+    monkeypatch.setattr(statistic, "BLOCK_RUN", 16)
+    target = torch.full((96,), 7, device=DEVICE)
+    target[::8] = 9
+    sample = torch.randn(96, 3, device=DEVICE).T.contiguous().T
+    module, ours = remembered(sample, target, torch.full((N_WORDS,), 1000, device=DEVICE), "mean")
+    for x, y in zip(module[:2], ours[:2], strict=True):
+        torch.testing.assert_close(y, x, rtol=1e-5, atol=1e-6)
+
+
+def test_statistic_of_a_very_frequent_word_is_more_than_rounding():
+    target = torch.full((11,), 7, device=DEVICE)
+    counts = torch.full((N_WORDS,), 3_000_000, device=DEVICE)
+    _, (_, weight, _) = remembered(torch.randn(11, 3, device=DEVICE), target, counts, "mean", batches=1)
+    assert weight[7].item() == pytest.approx(1 - (1 - 1 / 3_000_000) ** 11, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_statistic_leaves_out_a_batch_that_is_not_finite(monkeypatch, value):
+    monkeypatch.setattr(statistic, "BLOCK_FLAGS", 2)
+    target = torch.randint(0, N_WORDS, (40,), device=DEVICE)
+    counts = torch.full((N_WORDS,), 4, device=DEVICE)
+    sample = torch.randn(40, 6, device=DEVICE)
+    sample[33, 5] = value
+    _, (total, weight, taken) = remembered(sample, target, counts, "mean")
+    assert not taken
+    assert not total.any()
+    assert not weight.any()
+    target[33] = -1  # what is not used may be anything
+    module, (total, weight, taken) = remembered(sample, target, counts, "mean")
+    assert taken
+    torch.testing.assert_close(total, module[0])
+    torch.testing.assert_close(weight, module[1])
