@@ -107,7 +107,7 @@ def test_nan_in_hidden_leaves_the_statistic_alone_and_is_said(bad):
     hidden = torch.randn(30, WIDTH)
     hidden[4, 2] = bad
     head(hidden, torch.randint(0, 53, (30,)))
-    with pytest.warns(UserWarning, match=r"1 statistic update\(s\) left out"):
+    with pytest.warns(UserWarning, match=r"1 batch\(es\) left out of the statistic"):
         head.step()
     assert torch.equal(head.statistic.total, remembered)
 

@@ -9,12 +9,14 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 pytest.importorskip("triton")
 
-from coterie import grouping
+from coterie import grouping, measures
+from coterie.faults import Faults
 from coterie.kernels import grouping as grouping_kernel
-from coterie.kernels import products, softmax, statistic
+from coterie.kernels import products, softmax, statistic, summary
 from coterie.loss import fused, reference
 from coterie.partition import Partition
 from coterie.statistics import MeanHidden
+from tests.layers import make
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZES = (70, 0, 1, 66, 0, 13)  # words of each cluster: full, empty, alone
@@ -238,12 +240,17 @@ def test_operators_keep_their_promises(bias):
     inputs = [None if x is None else x.requires_grad_() for x in case.inputs]
     index = (case.target, *case.grouping, p.cluster_of, p.words, p.offsets)
     torch.library.opcheck(fused._forward, (*inputs, *index, p.capacity), test_utils=CHECKS)
-    torch.library.opcheck(grouping_kernel._group, (case.target, p.position, p.offsets), test_utils=CHECKS)
+    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    torch.library.opcheck(grouping_kernel._usable, (tally, case.target, p.position, -100), test_utils=CHECKS)
+    torch.library.opcheck(grouping_kernel._group, (case.grouping.place.int(), p.offsets), test_utils=CHECKS)
+    log_p = torch.randn(2, 5, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(summary._summarize, (*log_p, case.grouping.starts[-1]), test_utils=CHECKS)
     total, weight = torch.zeros(N_WORDS, 16, device=DEVICE), torch.zeros(N_WORDS, device=DEVICE)
     counts = torch.ones(N_WORDS, dtype=torch.int64, device=DEVICE)
     sample = case.inputs[0].detach()[:, :16]
-    remember = (total, weight, sample, case.target, case.grouping.order, case.grouping.place, counts, False)
-    torch.library.opcheck(statistic._update, remember, test_utils=CHECKS)
+    remember = (total, weight, sample, case.target, case.grouping.order, case.grouping.place, counts)
+    sound = torch.tensor(True, device=DEVICE)
+    torch.library.opcheck(statistic._update, (*remember, sound, False), test_utils=CHECKS)
 
 
 # Not the check that compiles with symbolic shapes: gradients beyond a graph are compared above.
@@ -253,46 +260,58 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 # -- grouping ---------------------------------------------------------------------------------------------------
 
 
+def prepared(way, target, partition):
+    faults = Faults(N_WORDS, -100, DEVICE)
+    word, groups = way(faults, target, partition)
+    return word, *groups, faults.tally
+
+
 @pytest.mark.parametrize("tokens", [0, 1, 31, 32, 33, 300])
 @pytest.mark.parametrize("different", [1, 4, N_WORDS])
-def test_grouping_is_the_sort(tokens, different):
+@pytest.mark.parametrize("limit", [grouping_kernel.LIMIT, 8])
+def test_grouping_is_the_sort(tokens, different, limit, monkeypatch):
+    monkeypatch.setattr(grouping_kernel, "LIMIT", limit)
     for seed in range(3):
         g = torch.Generator().manual_seed(seed)
         partition = seats(g)
         names = torch.randperm(N_WORDS, generator=g)[:different]
         target = names[torch.randint(0, different, (tokens,), generator=g)]
-        target[torch.rand(tokens, generator=g) < 0.2 * seed] = -1
+        target[torch.rand(tokens, generator=g) < 0.2 * seed] = -100
         target = target.to(DEVICE)
-        for ours, sort in zip(grouping_kernel.group(target, partition), grouping.group(target, partition), strict=True):
+        ways = (grouping_kernel.prepare, grouping.prepare)
+        for ours, sort in zip(*(prepared(way, target, partition) for way in ways), strict=True):
             assert ours.dtype == sort.dtype
             assert torch.equal(ours, sort)
 
 
-def test_a_batch_too_large_to_compare_is_sorted(monkeypatch):
-    monkeypatch.setattr(grouping_kernel, "LIMIT", 8)
-    monkeypatch.setattr(grouping_kernel, "_group", None)
+@pytest.mark.parametrize("bad", [N_WORDS, -1, -(2**40), 2**40])
+def test_targets_out_of_range_are_left_out_and_tallied(bad):
+    target = torch.tensor([3, bad, -100, bad, 5], device=DEVICE)
     partition = seats()
-    target = torch.randint(0, N_WORDS, (9,), device=DEVICE)
-    assert torch.equal(grouping_kernel.group(target, partition).order, grouping.group(target, partition).order)
+    ours, plain = (prepared(way, target, partition) for way in (grouping_kernel.prepare, grouping.prepare))
+    assert ours[0].tolist() == [3, -1, -1, -1, 5]
+    assert ours[-1].tolist() == [2, bad, 0, 0]
+    for x, y in zip(ours, plain, strict=True):
+        assert torch.equal(x, y)
 
 
 # -- statistic --------------------------------------------------------------------------------------------------
 
 
-def remembered(sample, target, counts, smoothing, batches=2):
-    """(total, weight, taken) of the module and of the kernel after some batches."""
-    partition = seats(torch.Generator().manual_seed(5))
-    groups = grouping.group(target, partition)
+def remembered(sample, target, counts, smoothing, batches=2, sound=True):
+    """(total, weight) of the module and of the kernel after some batches."""
+    groups = grouping.group(target, seats(torch.Generator().manual_seed(5)))
     module, ours = (MeanHidden(N_WORDS, sample.shape[1], smoothing, DEVICE) for _ in range(2))
+    sound = torch.tensor(sound, device=DEVICE)
     for batch in range(batches):
-        taken = module.update(sample + batch, target, groups, counts)
-        ours_taken = statistic.update(ours, sample + batch, target, groups, counts)
-    return (module.total, module.weight, taken), (ours.total, ours.weight, ours_taken)
+        module.update(sample + batch, target, groups, counts, sound)
+        statistic.update(ours, sample + batch, target, groups, counts, sound)
+    return (module.total, module.weight), (ours.total, ours.weight)
 
 
 @pytest.mark.parametrize("smoothing", ["mean", "paper"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tokens, row", [(1, 5), (60, 130)])
+@pytest.mark.parametrize("tokens, row", [(1, 5), (60, 130), (64, 20), (200, 20)])
 def test_statistic_is_the_update(tokens, row, dtype, smoothing):
     g = torch.Generator().manual_seed(tokens)
     sample = torch.randn(tokens, 2 * row, generator=g).to(dtype).to(DEVICE)[:, :row]
@@ -301,40 +320,87 @@ def test_statistic_is_the_update(tokens, row, dtype, smoothing):
     counts = torch.randint(0, 50, (N_WORDS,), generator=g).to(DEVICE)
     module, ours = remembered(sample, target.to(DEVICE), counts, smoothing)
     for x, y in zip(module, ours, strict=True):
-        assert x.dtype == y.dtype
-        torch.testing.assert_close(y.float(), x.float(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(y, x, rtol=1e-5, atol=1e-5)
 
 
-def test_statistic_of_a_word_said_all_the_time(monkeypatch):
-    monkeypatch.setattr(statistic, "BLOCK_RUN", 16)
-    target = torch.full((96,), 7, device=DEVICE)
-    target[::8] = 9
+@pytest.mark.parametrize("often", [1, 15, 16, 17, 31, 32, 33, 64, 95, 96])
+@pytest.mark.parametrize("word", [0, 77, N_WORDS - 1])
+def test_statistic_of_a_word_whose_run_crosses_chunks(monkeypatch, often, word):
+    """Runs that begin, end and lie wholly at every boundary of chunks of 16; the word is first, inside or last."""
+    monkeypatch.setattr(statistic, "CHUNK", 16)
+    target = torch.randint(0, N_WORDS, (96,), device=DEVICE)
+    target[torch.randperm(96)[:often]] = word
     sample = torch.randn(96, 3, device=DEVICE).T.contiguous().T
     module, ours = remembered(sample, target, torch.full((N_WORDS,), 1000, device=DEVICE), "mean")
-    for x, y in zip(module[:2], ours[:2], strict=True):
+    for x, y in zip(module, ours, strict=True):
         torch.testing.assert_close(y, x, rtol=1e-5, atol=1e-6)
 
 
 def test_statistic_of_a_very_frequent_word_is_more_than_rounding():
     target = torch.full((11,), 7, device=DEVICE)
     counts = torch.full((N_WORDS,), 3_000_000, device=DEVICE)
-    _, (_, weight, _) = remembered(torch.randn(11, 3, device=DEVICE), target, counts, "mean", batches=1)
-    assert weight[7].item() == pytest.approx(1 - (1 - 1 / 3_000_000) ** 11, rel=1e-5)
+    for _, weight in remembered(torch.randn(11, 3, device=DEVICE), target, counts, "mean", batches=1):
+        assert weight[7].item() == pytest.approx(1 - (1 - 1 / 3_000_000) ** 11, rel=1e-5)
+
+
+def test_statistic_leaves_out_a_batch_that_is_not_sound(monkeypatch):
+    monkeypatch.setattr(statistic, "CHUNK", 16)
+    target = torch.randint(0, 3, (40,), device=DEVICE)  # runs inside and across chunks
+    counts = torch.full((N_WORDS,), 4, device=DEVICE)
+    _, (total, weight) = remembered(torch.full((40, 6), torch.nan, device=DEVICE), target, counts, "mean", sound=False)
+    assert not total.any()
+    assert not weight.any()
+
+
+# -- summary and the whole layer --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5, 3000])
+def test_summary_is_the_plain_one(tokens):
+    sums = [torch.ones(3, dtype=torch.float64, device=DEVICE) for _ in range(2)]
+    tallies = [torch.ones(4, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+    log_p = torch.randn(2, tokens, device=DEVICE, requires_grad=True)
+    n_used = torch.tensor(max(tokens - 2, 0), device=DEVICE)
+    results = []
+    for way, total, tally in zip((summary.summarize, measures.summarize), sums, tallies, strict=True):
+        loss, sound = way(*log_p, n_used, total, tally)
+        results.append((loss.detach(), sound, *torch.autograd.grad(3 * loss, log_p)))
+    for x, y in zip((*results[0], sums[0], tallies[0]), (*results[1], sums[1], tallies[1]), strict=True):
+        assert x.dtype == y.dtype
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_statistic_leaves_out_a_batch_that_is_not_finite(monkeypatch, value):
-    monkeypatch.setattr(statistic, "BLOCK_FLAGS", 2)
-    target = torch.randint(0, N_WORDS, (40,), device=DEVICE)
-    counts = torch.full((N_WORDS,), 4, device=DEVICE)
-    sample = torch.randn(40, 6, device=DEVICE)
-    sample[33, 5] = value
-    _, (total, weight, taken) = remembered(sample, target, counts, "mean")
-    assert not taken
-    assert not total.any()
-    assert not weight.any()
-    target[33] = -1  # what is not used may be anything
-    module, (total, weight, taken) = remembered(sample, target, counts, "mean")
-    assert taken
-    torch.testing.assert_close(total, module[0])
-    torch.testing.assert_close(weight, module[1])
+def test_summary_tells_what_is_not_sound(value):
+    log_p = torch.randn(2, 2000, device=DEVICE)
+    log_p[1, 1500] = value
+    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    sums = torch.zeros(3, dtype=torch.float64, device=DEVICE)
+    _, sound = summary.summarize(*log_p, torch.tensor(2000, device=DEVICE), sums, tally)
+    assert not sound
+    assert tally.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"statistic": "table", "counts": None}])
+def test_the_layer_trains_as_with_the_torch_backend(options):
+    layers = []
+    for backend in ("triton", "torch"):
+        torch.manual_seed(4)
+        layers.append(make(90, in_features=24, backend=backend, reorganize_every=2, **options).to(DEVICE))
+    for _ in range(5):
+        hidden, target = torch.randn(6, 9, 24, device=DEVICE), torch.randint(0, 90, (6, 9), device=DEVICE)
+        target[0, :4] = -100
+        losses = [layer(hidden, target).loss for layer in layers]
+        torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+        moved = []
+        for layer, loss in zip(layers, losses, strict=True):
+            layer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter -= 0.1 * parameter.grad
+            moved.append(layer.step())
+        assert moved[0] == moved[1]
+    for x, y in zip(layers[0].state_dict().values(), layers[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+    assert layers[0].measures().perplexity == pytest.approx(layers[1].measures().perplexity, rel=1e-4)

@@ -17,8 +17,8 @@ def seats():
     return Partition(torch.tensor([0, 1, 2, 0, 1, 2]), 3)
 
 
-def update(statistic, sample, target, counts):
-    return statistic.update(sample, target, group(target, seats()), counts)
+def update(statistic, sample, target, counts, sound=True):
+    statistic.update(sample, target, group(target, seats()), counts, torch.tensor(sound))
 
 
 def by_hand(batches, counts, smoothing):
@@ -41,7 +41,7 @@ def test_n_occurrences_count_as_lambda_to_the_n(smoothing):
     counts = torch.tensor([1, 2, 7, 100, 0, 3])
     batches = [(torch.randn(20, K), torch.randint(-1, V, (20,))) for _ in range(5)]
     for sample, target in batches:
-        assert bool(update(statistic, sample, target, counts))
+        update(statistic, sample, target, counts)
     total, weight = by_hand(batches, counts, smoothing)
     assert torch.allclose(statistic.total.double(), total, atol=1e-5)
     assert torch.allclose(statistic.weight.double(), weight, atol=1e-5)
@@ -84,17 +84,28 @@ def test_the_papers_rule_forgets_all_but_the_last_and_never_learns_a_word_seen_o
     assert statistic.seen.tolist() == [True, False, False, False, False, False]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_bad_value_leaves_the_batch_out(bad):
+def test_a_batch_that_is_not_sound_is_left_out():
     statistic = MeanHidden(V, K)
-    sample, target = torch.randn(8, K), torch.randint(0, V, (8,))
-    sample[3, 1] = bad
-    assert not bool(update(statistic, sample, target, torch.ones(V, dtype=torch.int64)))
+    sample, target = torch.full((8, K), math.nan), torch.randint(0, V, (8,))
+    update(statistic, sample, target, torch.ones(V, dtype=torch.int64), sound=False)
     assert not statistic.seen.any()
     assert torch.equal(statistic.total, torch.zeros(V, K))
-    target[3] = -1  # not used: no harm
-    assert bool(update(statistic, sample, target, torch.ones(V, dtype=torch.int64)))
-    assert torch.isfinite(statistic.total).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("statistic", ["table", "mean_hidden"])
+def test_a_bad_hidden_vector_is_noticed_unless_it_is_ignored(bad, statistic):
+    head = make(statistic=statistic)
+    hidden, target = torch.randn(8, WIDTH), torch.randint(0, 53, (8,))
+    hidden[3, 1] = bad
+    head(hidden, target)
+    assert not head.statistic.seen.any()
+    assert not head.statistic.total.any()
+    target[3] = -100
+    head.faults.tally.zero_()
+    head(hidden, target)
+    assert head.statistic.seen.any()
+    assert torch.isfinite(head.statistic.total).all()
 
 
 def test_ignored_targets_are_never_counted():

@@ -1,4 +1,4 @@
-"""How a training step is computed: the same three things, three ways.
+"""How a training step is computed: the same four things, three ways.
 
 `reference` is obvious and slow, `torch` uses ordinary PyTorch operations, `triton` fused kernels on a GPU.
 """
@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.grouping import Grouping, group
+from coterie.faults import Faults
+from coterie.grouping import Grouping, prepare
 from coterie.loss import grouped, reference
 from coterie.loss.levels import LogProbs
+from coterie.measures import summarize
 from coterie.partition import Partition
 from coterie.statistics import Statistic
 
@@ -22,11 +24,12 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Ways(NamedTuple):
-    """What a step consists of, beside its two products with the projections."""
+    """What a step consists of, beside the projection."""
 
-    group: Callable[[Tensor, Partition], Grouping]
+    prepare: Callable[[Faults, Tensor, Partition], tuple[Tensor, Grouping]]
     two_level: Callable[..., LogProbs]
-    remember: Callable[[Statistic, Tensor, Tensor, Grouping, Tensor], Tensor]
+    summarize: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    remember: Callable[[Statistic, Tensor, Tensor, Grouping, Tensor, Tensor], None]
 
 
 def choose(backend: Backend, hidden: Tensor) -> Ways:
@@ -36,9 +39,8 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
         backend = "triton" if HAS_TRITON and hidden.is_cuda and hidden.dtype != torch.float64 else "torch"
     if backend == "triton":
         # Imported when it is first used: a layer on a CPU does without triton.
-        from coterie.kernels import grouping as grouping_kernel
-        from coterie.kernels import statistic as statistic_kernel
+        from coterie.kernels import grouping, statistic, summary
         from coterie.loss import fused
 
-        return Ways(grouping_kernel.group, fused.two_level, statistic_kernel.update)
-    return Ways(group, (reference if backend == "reference" else grouped).two_level, Statistic.update)
+        return Ways(grouping.prepare, fused.two_level, summary.summarize, statistic.update)
+    return Ways(prepare, (reference if backend == "reference" else grouped).two_level, summarize, Statistic.update)

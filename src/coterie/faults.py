@@ -16,13 +16,13 @@ from torch import Tensor, nn
 class Faults(nn.Module):
     """A tally of bad input, kept where the input is."""
 
-    tally: Tensor  # (3,) targets out of range, the last of them, statistic updates left out
+    tally: Tensor  # (4,) targets out of range, one of them; batches that are not finite, batches since step()
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()
         self.n_classes = n_classes
         self.ignore_index = ignore_index
-        self.register_buffer("tally", torch.zeros(3, dtype=torch.int64, device=device), persistent=False)
+        self.register_buffer("tally", torch.zeros(4, dtype=torch.int64, device=device), persistent=False)
         self._arrived: Tensor | None = None  # the tally on its way to the host, in pinned memory
         self._sent: torch.cuda.Event | None = None
 
@@ -35,12 +35,15 @@ class Faults(nn.Module):
             self.tally[0] += bad.sum()
             example = torch.where(bad, target, torch.iinfo(torch.int64).min).amax()
             self.tally[1] = torch.where(bad.any(), example, self.tally[1])
-        self.look()
         return torch.where(bad | ignored, -1, target)
 
-    def skipped(self, taken: Tensor) -> None:
-        """Tallies a statistic update that was left out (`taken`: a scalar, false if so)."""
-        self.tally[2] += ~taken
+    def stepped(self) -> None:
+        """Begins to count batches anew."""
+        self.tally[3] = 0
+
+    def unstepped(self) -> int:
+        """Batches since the last step(); waits for the device."""
+        return int(self.tally[3])
 
     def look(self) -> None:
         """Raises or warns of what the host knows by now; a call that must not wait does not."""
@@ -51,7 +54,7 @@ class Faults(nn.Module):
         if torch.cuda.is_current_stream_capturing():
             return None
         if self._arrived is None or self._sent is None:
-            self._arrived, self._sent = torch.zeros(3, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+            self._arrived, self._sent = torch.zeros(4, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
         elif self._sent.query():
             self._say(self._arrived)
         else:
@@ -61,14 +64,14 @@ class Faults(nn.Module):
         return None
 
     def _say(self, tally: Tensor) -> None:
-        bad, example, skipped = tally.tolist()
+        bad, example, skipped, _ = tally.tolist()
         if bad or skipped:
-            self.tally.zero_()
-            tally.zero_()
+            self.tally[:3] = 0
+            tally[:3] = 0
         if skipped:
             warnings.warn(
-                f"{skipped} statistic update(s) left out: the hidden vectors held NaN or infinity. The clusters are "
-                "unharmed; look for the cause in the model (learning rate, loss scale, data)",
+                f"{skipped} batch(es) left out of the statistic: the hidden vectors held NaN or infinity. The clusters "
+                "are unharmed; look for the cause in the model (learning rate, loss scale, data)",
                 UserWarning,
                 stacklevel=4,
             )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.faults import Faults
 from coterie.partition import Partition
 
 
@@ -26,5 +27,16 @@ class Grouping(NamedTuple):
 def group(target: Tensor, partition: Partition) -> Grouping:
     """Groups the targets (T,); -1 leaves a token out."""
     place = torch.where(target >= 0, partition.position[target.clamp(min=0)], partition.n_words)
+    return by_place(place, partition)
+
+
+def by_place(place: Tensor, partition: Partition) -> Grouping:
+    """Groups tokens by where their targets stand in the partition (T,), V for those left out."""
     place, order = place.sort(stable=True)
     return Grouping(order, place, torch.searchsorted(place, partition.offsets))
+
+
+def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
+    """The targets (T,) with -1 for those to leave out, the bad ones tallied, and the tokens' grouping."""
+    word = faults.usable(target)
+    return word, group(word, partition)

@@ -20,7 +20,7 @@ from coterie.faults import Faults
 from coterie.grouping import Grouping
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.measures import Measures, Meter, Reorganization
-from coterie.options import check_counts, check_options, cluster_capacity, default_budget
+from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
@@ -105,7 +105,7 @@ class SelfOrganizedSoftmax(nn.Module):
                     f"{n_classes} words" + ("" if n_clusters is None else f" in {n_clusters} clusters")
                 )
             n_clusters = partition.n_clusters
-        self.n_clusters = n_clusters or math.isqrt(n_classes - 1) + 1  # √V, rounded up
+        self.n_clusters = n_clusters or default_clusters(n_classes)
         capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
         self.frequency_budget = frequency_budget or default_budget(n_classes, self.n_clusters, capacity)
         if partition is None:
@@ -133,12 +133,9 @@ class SelfOrganizedSoftmax(nn.Module):
         self.meter = Meter(device)
         self.faults = Faults(n_classes, ignore_index, device)
         self.updates = 0
-        # Forwards since the last step(), counted on the device.
-        self.register_buffer("unstepped", torch.zeros((), dtype=torch.int64, device=device), persistent=False)
         self._reminded = False
 
     counts: Tensor  # (V,) occurrences of each class
-    unstepped: Tensor  # ()
 
     @classmethod
     def as_in_paper(
@@ -176,37 +173,36 @@ class SelfOrganizedSoftmax(nn.Module):
                 f"got {tuple(target.shape)} of {target.dtype}"
             )
         shape = target.shape
-        word = self.faults.usable(target.reshape(-1).to(torch.int64))  # (T,), -1: left out
         ways = choose(self.backend, hidden)
-        grouping = ways.group(word, self.partition)
+        word, grouping = ways.prepare(
+            self.faults, target.reshape(-1).to(torch.int64), self.partition
+        )  # (T,), -1: left out
+        self.faults.look()
         both = self._project(hidden.reshape(-1, self.in_features))  # (T, 2D) or (T, D)
         log_p = ways.two_level(
             both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
         )
-        output = log_p.cluster + log_p.word
-        per_token = -output
+        n_used = grouping.starts[-1]
+        loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, self.meter.row(), self.faults.tally)
+        if self.training and self.statistic is not None:
+            self._remember(self.statistic, ways, both, word, grouping, sound)
+        output = (log_p.cluster + log_p.word).reshape(shape)
         if self.label_smoothing:
-            even = log_p.mean_cluster + log_p.mean_word
-            per_token = (1 - self.label_smoothing) * per_token - self.label_smoothing * even
-        n_used = (word >= 0).sum()
-        with torch.no_grad():
-            self.meter.add(log_p.cluster, log_p.word, n_used)
-            if self.training and self.statistic is not None:
-                self._remember(self.statistic, ways, both, word, grouping)
-        if self.reduction == "none":
-            return HeadOutput(output.reshape(shape), per_token.reshape(shape))
-        total = per_token.sum()
-        if self.reduction == "mean":
-            # A batch with nothing to predict has loss 0, not 0/0.
-            total = total / n_used.clamp(min=1)
-        return HeadOutput(output.reshape(shape), total)
+            even = (log_p.mean_cluster + log_p.mean_word).reshape(shape)
+            per_token = -(1 - self.label_smoothing) * output - self.label_smoothing * even
+            loss = per_token.sum() / n_used.clamp(min=1)
+        else:
+            per_token = -output
+        if self.reduction != "mean":
+            loss = per_token if self.reduction == "none" else per_token.sum()
+        return HeadOutput(output, loss)
 
     def step(self) -> Reorganization | None:
         """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after
         `optimizer.step()`."""
         self.updates += 1
-        self.unstepped.zero_()
         self.faults.look()
+        self.faults.stepped()
         if self.reorganize_every is None or self.updates % self.reorganize_every:
             return None
         try:
@@ -299,15 +295,17 @@ class SelfOrganizedSoftmax(nn.Module):
         words = search.Words(self.weight, self.bias, self.partition)
         return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
-    def _remember(self, statistic: Statistic, ways: Ways, both: Tensor, word: Tensor, grouping: Grouping) -> None:
-        """Tells the statistic of a batch: `both` (T, 2D) or (T, D), `word` (T,)."""
+    @torch.no_grad()
+    def _remember(
+        self, statistic: Statistic, ways: Ways, both: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
+    ) -> None:
+        """Tells the statistic of a batch: `both` (T, 2D) or (T, D), `word` (T,), `sound` ()."""
         cluster_hidden, _ = split(both, self.in_features)
         sample = statistic.sample(cluster_hidden, self.cluster_weight, self.cluster_bias)
         if self.counting:
             self.counts.index_add_(0, word.clamp(min=0), (word >= 0).to(torch.int64))
-        self.faults.skipped(ways.remember(statistic, sample, word, grouping, self.counts))
-        self.unstepped += 1
-        if not self.unstepped.is_cuda:
+        ways.remember(statistic, sample, word, grouping, self.counts, sound)
+        if not word.is_cuda:
             self._remind()
 
     def _scores(self, statistic: Statistic) -> Callable[[Tensor], Tensor]:
@@ -332,7 +330,7 @@ class SelfOrganizedSoftmax(nn.Module):
         """Warns once if the layer has been trained long without step(); waits for the device."""
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
-        forwards = int(self.unstepped)
+        forwards = self.faults.unstepped()
         if forwards >= max(2 * self.reorganize_every, 100):
             self._reminded = True
             warnings.warn(

@@ -41,17 +41,15 @@ class Meter(ExactBuffers):
         super().__init__()
         self.register_buffer("sums", torch.zeros(2, 3, dtype=torch.float64, device=device), persistent=False)
 
-    @torch.no_grad()
-    def add(self, log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> None:
-        """Counts a batch: (T,) and (T,), 0 for tokens left out; `n_used`: how many are not."""
-        batch = torch.stack((log_cluster, log_word)).sum(1)  # (2,)
-        self.sums[int(self.training)] += torch.cat((batch, n_used[None]))
+    def row(self) -> Tensor:
+        """(3,) the sums of the current mode."""
+        return self.sums[int(self.training)]
 
     def read(self, reset: bool = True) -> Measures:
         """The measures of the current mode since the last reset; waits for the device."""
-        cluster, word, tokens = self.sums[int(self.training)].tolist()
+        cluster, word, tokens = self.row().tolist()
         if reset:
-            self.sums[int(self.training)] = 0
+            self.row().zero_()
         if tokens == 0:
             return Measures(math.nan, math.nan, math.nan, 0)
         return Measures(
@@ -64,3 +62,21 @@ class Meter(ExactBuffers):
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
+
+
+def summarize(
+    log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The mean loss of a batch (), and whether its numbers are finite (); adds the batch to measures and tally.
+
+    `log_cluster`, `log_word` (T,), 0 for tokens left out; `n_used` () tokens are not; `sums` (3,) as in `Meter`,
+    `tally` (4,) as in `Faults`.
+    A hidden vector that is not finite makes its log-probabilities so: looking at these is enough.
+    """
+    cluster, word = log_cluster.sum(), log_word.sum()
+    with torch.no_grad():
+        sums += torch.stack((cluster, word, n_used))
+        sound = torch.isfinite(cluster + word)
+        tally[2:] += torch.stack((~sound, torch.ones_like(sound)))
+    # A batch with nothing to predict has loss 0, not 0/0.
+    return -(cluster + word) / n_used.clamp(min=1), sound

@@ -54,21 +54,19 @@ class Statistic(ExactBuffers):
         if self.smoothing == "paper":
             # The paper prints λ = 1/f: almost the last sample alone, and nothing at all of a word that occurs once.
             return 1 - inverse**n
-        # λ = 1 - 1/f: the mean over about one pass of the data. Not as a power: for frequent words it would be rounding.
+        # λ = 1 - 1/f: the mean over about one pass of the data. As a power it would be rounding for frequent words.
         return -torch.expm1(n * torch.log1p(-inverse))
 
     @torch.no_grad()
-    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor) -> Tensor:
+    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, sound: Tensor) -> None:
         """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
 
-        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). Returns whether the batch was
-        taken, a scalar tensor: one with a value that is not finite is left out whole. Shapes are static and nothing
-        waits for the device.
+        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). `sound` (): if false, the batch
+        is left out whole. Shapes are static and nothing waits for the device.
         """
         sample = sample.to(torch.float32)
         order, place, _ = grouping
         used = place < counts.numel()  # (T,) in order
-        finite = (torch.isfinite(sample).all(1)[order] | ~used).all()
         # One run per distinct word: `run` numbers them in order, at most T of them.
         starts = torch.ones_like(used)
         starts[1:] = place[1:] != place[:-1]
@@ -77,13 +75,12 @@ class Statistic(ExactBuffers):
         n = torch.zeros_like(sample[:, 0]).index_add_(0, run_of, torch.ones_like(sample[:, 0]))  # (T,) by run
         mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
         at = torch.zeros_like(target).scatter_(0, run, target[order].clamp(min=0))  # (T,) each run's word
-        taken = torch.zeros_like(used).scatter_(0, run, used) & finite  # (T,) by run
+        taken = torch.zeros_like(used).scatter_(0, run, used) & sound  # (T,) by run
         share = self.share(counts[at], n)  # (T,) what the batch's mean counts for
         # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
         change = share[:, None] * (mean - self.total[at])
         self.total.index_add_(0, at, torch.where(taken[:, None], change, 0.0))
         self.weight.index_add_(0, at, torch.where(taken, share * (1 - self.weight[at]), 0.0))
-        return finite
 
     def mean(self, words: Tensor) -> Tensor:
         """The remembered means, (B,) → (B, K); zero for a word never seen."""

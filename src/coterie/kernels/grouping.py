@@ -1,4 +1,4 @@
-"""Tokens put in the order of their targets, in one launch: every token counts the tokens that come before it.
+"""Targets made usable and tokens put in their order, in two launches: every token counts those that come before it.
 
 T² comparisons of small numbers take less time than the launches of a sort, as long as T is a batch's size.
 
@@ -11,82 +11,119 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie import grouping
-from coterie.grouping import Grouping
+from coterie.faults import Faults
+from coterie.grouping import Grouping, by_place
 from coterie.partition import Partition
 
 LIMIT = 16384  # tokens; a sort is faster beyond
 QUERIES = 32  # tokens, or cluster boundaries, ranked by one program
 KEYS = 256  # tokens they are compared with at a time
+BLOCK = 256
 
 
 @torch.no_grad()
-def group(target: Tensor, partition: Partition) -> Grouping:
-    """As `coterie.grouping.group`, to the last bit."""
+def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
+    """As `coterie.grouping.prepare`, to the last bit."""
+    word, place = _usable(faults.tally, target, partition.position, faults.ignore_index)
     if target.shape[0] > LIMIT:
-        return grouping.group(target, partition)
-    return Grouping(*_group(target, partition.position, partition.offsets))
+        return word, by_place(place.to(torch.int64), partition)
+    return word, Grouping(*_group(place, partition.offsets))
+
+
+@torch.library.custom_op("coterie::usable", mutates_args=("tally",))
+def _usable(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """The targets with -1 for those left out, (T,), and where they stand, (T,) int32; V for those left out."""
+    target = target.contiguous()
+    word, place = torch.empty_like(target), torch.empty_like(target, dtype=torch.int32)
+    n_tokens = target.shape[0]
+    if n_tokens:
+        with torch.cuda.device_of(target):
+            _check[(triton.cdiv(n_tokens, BLOCK),)](
+                target, position, word, place, tally, ignore_index, n_tokens, position.shape[0], BLOCK=BLOCK
+            )
+    return word, place
+
+
+@_usable.register_fake
+def _(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    # The layout of the contiguous copy, whatever the target's.
+    return target.new_empty(target.shape), target.new_empty(target.shape, dtype=torch.int32)
 
 
 @torch.library.custom_op("coterie::group", mutates_args=())
-def _group(target: Tensor, position: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """order (T,), place (T,) and starts (C + 1,), from target (T,), position (V,) and offsets (C + 1,)."""
-    n_tokens = target.shape[0]
-    target = target.contiguous()
-    order, place, starts = torch.empty_like(target), torch.empty_like(target), torch.empty_like(offsets)
+def _group(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """order (T,), place (T,) and starts (C + 1,), from place (T,) int32 and offsets (C + 1,)."""
+    n_tokens = place.shape[0]
+    order, ordered = (torch.empty(n_tokens, dtype=torch.int64, device=place.device) for _ in range(2))
+    starts = torch.empty_like(offsets)
     if n_tokens == 0:
-        return order, place, starts.zero_()
+        return order, ordered, starts.zero_()
     programs = triton.cdiv(n_tokens, QUERIES) + triton.cdiv(starts.numel(), QUERIES)
-    with torch.cuda.device_of(target):
+    with torch.cuda.device_of(place):
         _rank[(programs,)](
-            target, position, offsets, order, place, starts, n_tokens, position.shape[0], starts.numel(),
-            QUERIES=QUERIES, KEYS=KEYS,
+            place, offsets, order, ordered, starts, n_tokens, starts.numel(), QUERIES=QUERIES, KEYS=KEYS
         )  # fmt: skip
-    return order, place, starts
+    return order, ordered, starts
 
 
 @_group.register_fake
-def _(target: Tensor, position: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # The layout of the contiguous copy, whatever the target's.
-    return target.new_empty(target.shape), target.new_empty(target.shape), torch.empty_like(offsets)
+def _(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    order, ordered = (place.new_empty(place.shape, dtype=torch.int64) for _ in range(2))
+    return order, ordered, torch.empty_like(offsets)
+
+
+@triton.jit
+def _check(target, position, word, place, tally, ignore_index, n_tokens, n_words, BLOCK: tl.constexpr):
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = token < n_tokens
+    given = tl.load(target + token, mask=inside, other=0)
+    ignored = given == ignore_index
+    usable = (given >= 0) & (given < n_words) & ~ignored
+    tl.store(word + token, tl.where(usable, given, -1), mask=inside)
+    # V for those left out: no place is above it.
+    tl.store(place + token, tl.load(position + given, mask=inside & usable, other=n_words), mask=inside)
+    bad = inside & ~usable & ~ignored
+    n_bad = tl.sum(bad.to(tl.int64), 0)
+    if n_bad > 0:
+        tl.atomic_add(tally, n_bad)
+        tl.store(tally + 1, tl.max(tl.where(bad, given, -(2**63)), 0))
 
 
 @triton.jit
 def _rank(
-    target, position, offsets, order, place, starts, n_tokens, n_words, n_starts,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    place, offsets, order, ordered, starts, n_tokens, n_starts, QUERIES: tl.constexpr, KEYS: tl.constexpr
 ):  # fmt: skip
     """The first programs place QUERIES tokens each, the others find where QUERIES clusters start."""
     program = tl.program_id(0)
     token_programs = tl.cdiv(n_tokens, QUERIES)
+    # Tokens past the last have no place at all: they are before nobody.
     if program < token_programs:
         token = program * QUERIES + tl.arange(0, QUERIES)
-        key = _keys(target, position, token, n_tokens, n_words)
-        rank = _count_before(key, token, target, position, n_tokens, n_words, KEYS)
+        key = tl.load(place + token, mask=token < n_tokens, other=0)
+        # Of the tokens with the same place, the earlier ones come before: in whole chunks of earlier tokens "not
+        # after" is the question, in whole chunks of later ones "before", and only where both meet the token counts.
+        meet = program * QUERIES // KEYS * KEYS
+        counts = tl.zeros((QUERIES, KEYS), tl.int32)
+        for first in range(0, meet, KEYS):
+            other = tl.load(place + first + tl.arange(0, KEYS))
+            counts += (other[None, :] <= key[:, None]).to(tl.int32)
+        at = meet + tl.arange(0, KEYS)
+        other = tl.load(place + at, mask=at < n_tokens, other=2**31 - 1)
+        earlier = at[None, :] < token[:, None]
+        counts += ((other[None, :] < key[:, None]) | (earlier & (other[None, :] == key[:, None]))).to(tl.int32)
+        for first in range(meet + KEYS, n_tokens, KEYS):
+            at = first + tl.arange(0, KEYS)
+            other = tl.load(place + at, mask=at < n_tokens, other=2**31 - 1)
+            counts += (other[None, :] < key[:, None]).to(tl.int32)
+        rank = tl.sum(counts, 1)
         tl.store(order + rank, token, mask=token < n_tokens)
-        tl.store(place + rank, key, mask=token < n_tokens)
+        tl.store(ordered + rank, key, mask=token < n_tokens)
     else:
         cluster = (program - token_programs) * QUERIES + tl.arange(0, QUERIES)
         bound = tl.load(offsets + cluster, mask=cluster < n_starts, other=0).to(tl.int32)
-        # As if the boundary were token 0: no token with the same key comes before it.
-        rank = _count_before(bound, tl.zeros_like(bound), target, position, n_tokens, n_words, KEYS)
-        tl.store(starts + cluster, rank, mask=cluster < n_starts)
-
-
-@triton.jit
-def _keys(target, position, token, n_tokens, n_words):
-    """Where the tokens' targets stand; V for those left out, and past the last token: no key is above it."""
-    word = tl.load(target + token, mask=token < n_tokens, other=-1)
-    return tl.load(position + word, mask=word >= 0, other=n_words).to(tl.int32)
-
-
-@triton.jit
-def _count_before(key, token, target, position, n_tokens, n_words, KEYS: tl.constexpr):
-    """How many tokens have a smaller key, or the same key and an earlier place in the batch: (Q,), (Q,) → (Q,)."""
-    count = tl.zeros_like(key)
-    for first in range(0, n_tokens, KEYS):
-        other = first + tl.arange(0, KEYS)
-        other_key = _keys(target, position, other, n_tokens, n_words)
-        earlier = (other[None, :] < token[:, None]).to(tl.int32)
-        count += tl.sum((other_key[None, :] < key[:, None] + earlier).to(tl.int32), 1)
-    return count
+        counts = tl.zeros((QUERIES, KEYS), tl.int32)
+        for first in range(0, n_tokens, KEYS):
+            at = first + tl.arange(0, KEYS)
+            other = tl.load(place + at, mask=at < n_tokens, other=2**31 - 1)
+            counts += (other[None, :] < bound[:, None]).to(tl.int32)
+        tl.store(starts + cluster, tl.sum(counts, 1), mask=cluster < n_starts)

@@ -1,0 +1,85 @@
+"""What a batch comes to, in one launch: its loss, its part of the measures, and whether its numbers are sound.
+
+Shapes: T tokens.
+"""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+
+
+def summarize(
+    log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `coterie.measures.summarize`: (T,), (T,), (), (3,), (4,) → the mean loss () and whether all is finite ()."""
+    loss, sound, _, batch, marks = _summarize(log_cluster, log_word, n_used)
+    sums += batch
+    tally[2:] += marks
+    return loss, sound
+
+
+@torch.library.custom_op("coterie::summarize", mutates_args=())
+def _summarize(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The mean loss, whether it is sound, what each log-probability counts for in it (-1/n), and what to add to the
+    measures (3,) and to the tally (2,)."""
+    results = _empty(log_cluster)
+    with torch.cuda.device_of(log_cluster):
+        _sum_up[(1,)](log_cluster, log_word, n_used, *results, log_cluster.shape[0], BLOCK=BLOCK)
+    return results
+
+
+def _empty(like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    loss, scale = (like.new_empty((), dtype=torch.float32) for _ in range(2))
+    sound = like.new_empty((), dtype=torch.bool)
+    return loss, sound, scale, like.new_empty(3, dtype=torch.float64), like.new_empty(2, dtype=torch.int64)
+
+
+@_summarize.register_fake
+def _(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty(log_cluster)
+
+
+@triton.jit
+def _sum_up(log_cluster, log_word, n_used, loss, sound, scale, batch, marks, n_tokens, BLOCK: tl.constexpr):
+    cluster = tl.zeros((BLOCK,), tl.float32)
+    word = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, n_tokens, BLOCK):
+        token = first + tl.arange(0, BLOCK)
+        cluster += tl.load(log_cluster + token, mask=token < n_tokens, other=0.0)
+        word += tl.load(log_word + token, mask=token < n_tokens, other=0.0)
+    cluster_sum, word_sum = tl.sum(cluster, 0), tl.sum(word, 0)
+    n = tl.load(n_used)
+    # A batch with nothing to predict has loss 0, not 0/0.
+    each = -1.0 / tl.maximum(n, 1).to(tl.float32)
+    total = cluster_sum + word_sum
+    tl.store(loss, each * total)
+    tl.store(scale, each)
+    # Written so that a NaN, which compares false, is not sound.
+    is_sound = tl.abs(total) < float("inf")
+    tl.store(sound, is_sound)
+    tl.store(batch, cluster_sum.to(tl.float64))
+    tl.store(batch + 1, word_sum.to(tl.float64))
+    tl.store(batch + 2, n.to(tl.float64))
+    tl.store(marks, tl.where(is_sound, 0, 1))
+    tl.store(marks + 1, 1)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[2])
+    ctx.shape = inputs[0].shape
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _differentiate(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    # One number for every token, not T copies of it.
+    each = (grad * ctx.saved_tensors[0]).expand(ctx.shape)
+    return each, each, None
+
+
+_summarize.register_autograd(_differentiate, setup_context=_setup_context)
