@@ -239,18 +239,18 @@ def test_operators_keep_their_promises(bias):
     p = case.partition
     inputs = [None if x is None else x.requires_grad_() for x in case.inputs]
     index = (case.target, *case.grouping, p.cluster_of, p.words, p.offsets)
-    torch.library.opcheck(fused._forward, (*inputs, *index, p.capacity), test_utils=CHECKS)
+    torch.library.opcheck(fused._two_level.op, (*inputs, *index, p.capacity), test_utils=CHECKS)
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    torch.library.opcheck(grouping_kernel._usable, (tally, case.target, p.position, -100), test_utils=CHECKS)
-    torch.library.opcheck(grouping_kernel._group, (case.grouping.place.int(), p.offsets), test_utils=CHECKS)
+    torch.library.opcheck(grouping_kernel._usable.op, (tally, case.target, p.position, -100), test_utils=CHECKS)
+    torch.library.opcheck(grouping_kernel._group.op, (case.grouping.place.int(), p.offsets), test_utils=CHECKS)
     log_p = torch.randn(2, 5, device=DEVICE, requires_grad=True)
-    torch.library.opcheck(summary._summarize, (*log_p, case.grouping.starts[-1]), test_utils=CHECKS)
+    torch.library.opcheck(summary._summarize.op, (*log_p, case.grouping.starts[-1]), test_utils=CHECKS)
     total, weight = torch.zeros(N_WORDS, 16, device=DEVICE), torch.zeros(N_WORDS, device=DEVICE)
     counts = torch.ones(N_WORDS, dtype=torch.int64, device=DEVICE)
     sample = case.inputs[0].detach()[:, :16]
     remember = (total, weight, sample, case.target, case.grouping.order, case.grouping.place, counts)
     sound = torch.tensor(True, device=DEVICE)
-    torch.library.opcheck(statistic._update, (*remember, sound, False), test_utils=CHECKS)
+    torch.library.opcheck(statistic._update.op, (*remember, sound, False), test_utils=CHECKS)
 
 
 # Not the check that compiles with symbolic shapes: gradients beyond a graph are compared above.

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from coterie.faults import Faults
 from coterie.grouping import Grouping, by_place
+from coterie.kernels.operator import Operator
 from coterie.partition import Partition
 
 LIMIT = 16384  # tokens; a sort is faster beyond
-QUERIES = 32  # tokens, or cluster boundaries, ranked by one program
-KEYS = 256  # tokens they are compared with at a time
+QUERIES = 16  # tokens, or cluster boundaries, ranked by one program
+KEYS = 512  # tokens they are compared with at a time; a multiple of QUERIES
 BLOCK = 256
 
 
@@ -30,8 +31,7 @@ def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tenso
     return word, Grouping(*_group(place, partition.offsets))
 
 
-@torch.library.custom_op("coterie::usable", mutates_args=("tally",))
-def _usable(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+def _check_targets(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """The targets with -1 for those left out, (T,), and where they stand, (T,) int32; V for those left out."""
     target = target.contiguous()
     word, place = torch.empty_like(target), torch.empty_like(target, dtype=torch.int32)
@@ -44,14 +44,12 @@ def _usable(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) 
     return word, place
 
 
-@_usable.register_fake
-def _(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+def _check_targets_fake(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     # The layout of the contiguous copy, whatever the target's.
     return target.new_empty(target.shape), target.new_empty(target.shape, dtype=torch.int32)
 
 
-@torch.library.custom_op("coterie::group", mutates_args=())
-def _group(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _rank_tokens(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """order (T,), place (T,) and starts (C + 1,), from place (T,) int32 and offsets (C + 1,)."""
     n_tokens = place.shape[0]
     order, ordered = (torch.empty(n_tokens, dtype=torch.int64, device=place.device) for _ in range(2))
@@ -66,10 +64,13 @@ def _group(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return order, ordered, starts
 
 
-@_group.register_fake
-def _(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _rank_tokens_fake(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     order, ordered = (place.new_empty(place.shape, dtype=torch.int64) for _ in range(2))
     return order, ordered, torch.empty_like(offsets)
+
+
+_usable = Operator("usable", _check_targets, _check_targets_fake, mutates_args=("tally",))
+_group = Operator("group", _rank_tokens, _rank_tokens_fake)
 
 
 @triton.jit

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 4  # tokens one program has
-BLOCK = 1024  # logits of each that are in registers at a time
-NUM_WARPS = 4
+ROWS = 2  # tokens one program has
+BLOCK = 512  # logits of each that are in registers at a time
+NUM_WARPS = 2
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # a maximum's start: finite, for -inf minus -inf is not a number
 

@@ -15,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.grouping import Grouping
+from coterie.kernels.operator import Operator
 from coterie.statistics import Statistic
 
-CHUNK = 64
+CHUNK = 32
 BLOCK_K = 128
 
 
@@ -30,8 +31,7 @@ def update(
     _update(total, weight, sample.detach(), target, grouping.order, grouping.place, counts, sound, paper)
 
 
-@torch.library.custom_op("coterie::remember", mutates_args=("total", "weight"))
-def _update(
+def _take_in(
     total: Tensor, weight: Tensor, sample: Tensor, target: Tensor, order: Tensor, place: Tensor, counts: Tensor,
     sound: Tensor, paper: bool,
 ) -> None:  # fmt: skip
@@ -48,6 +48,13 @@ def _update(
             total, weight, sample, *sample.stride(), *shared, PAPER=paper, CHUNK=CHUNK, BLOCK_K=BLOCK_K, num_warps=4
         )
         _across[grid](total, weight, *shared, PAPER=paper, CHUNK=CHUNK, BLOCK_K=BLOCK_K, num_warps=1)
+
+
+def _fake(*_: object) -> None:
+    """Nothing new comes of it."""
+
+
+_update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight"))
 
 
 @triton.jit
@@ -80,7 +87,7 @@ def _within(
     starts, goes_on = here != before, here == beyond
     whole = used & starts & (here != beyond)
     word = tl.load(target + token, mask=whole, other=0)
-    share = _share(tl.load(counts + word, mask=whole, other=1), n, PAPER, 7)  # n is at most CHUNK
+    share = _share(tl.load(counts + word, mask=whole, other=1), n, PAPER, 8)  # n is at most CHUNK
     mask = whole[:, None] & (k < row)[None, :]
     at = total + word[:, None] * row + k[None, :]
     old = tl.load(at, mask=mask, other=0.0)

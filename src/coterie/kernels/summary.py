@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.kernels.operator import Operator
+
 BLOCK = 1024
 
 
@@ -24,8 +26,7 @@ def summarize(
     return loss, sound
 
 
-@torch.library.custom_op("coterie::summarize", mutates_args=())
-def _summarize(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The mean loss, whether it is sound, what each log-probability counts for in it (-1/n), and what to add to the
     measures (3,) and to the tally (2,)."""
     results = _empty(log_cluster)
@@ -40,8 +41,7 @@ def _empty(like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return loss, sound, scale, like.new_empty(3, dtype=torch.float64), like.new_empty(2, dtype=torch.int64)
 
 
-@_summarize.register_fake
-def _(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _fake(log_cluster: Tensor, log_word: Tensor, n_used: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _empty(log_cluster)
 
 
@@ -82,4 +82,5 @@ def _differentiate(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, .
     return each, each, None
 
 
-_summarize.register_autograd(_differentiate, setup_context=_setup_context)
+_summarize = Operator("summarize", _forward, _fake)
+_summarize.differentiable(_setup_context, _differentiate)
