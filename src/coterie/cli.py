@@ -8,6 +8,9 @@ try:
 except ImportError:  # the layer itself needs neither
     sys.exit("coterie: the command line needs more packages: pip install 'coterie[lm]'")
 
+from coterie.bench.command import bench
+from coterie.lm.commands import clusters, lm
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
@@ -27,6 +30,11 @@ def demo(
     from coterie.demo.show import show
 
     show(Console(), Setting(epochs=epochs, words=words, seed=seed))
+
+
+app.add_typer(lm, name="lm")
+app.command()(bench)
+app.command()(clusters)
 
 
 def main() -> None:

@@ -24,15 +24,12 @@ class Machine:
     def measured(cls, device: torch.device, dtype: torch.dtype) -> "Machine":
         """A copy much larger than any cache, and a square product."""
         on_gpu = device.type == "cuda"
-        source = torch.empty(2**30 if on_gpu else 2**27, dtype=torch.float32, device=device).normal_()
-        target = torch.empty_like(source)
-        copy = measure(lambda: target.copy_(source), device)
-        del source, target
+        numbers = torch.randn(2, 2**29 if on_gpu else 2**26, device=device)
+        copy = measure(lambda: numbers[0].copy_(numbers[1]), device)
         n = 8192 if on_gpu else 2048
         left, right = torch.randn(2, n, n, device=device).to(dtype)
         product = measure(lambda: left @ right, device)
-        n_bytes = 2 * 4 * (2**30 if on_gpu else 2**27)
-        return cls(n_bytes / copy.ms * 1e3, 2 * n**3 / product.ms * 1e3)
+        return cls(numbers.nbytes / copy.ms * 1e3, 2 * n**3 / product.ms * 1e3)
 
     def floor_ms(self, n_words: int, width: int, tokens: int, dtype: torch.dtype) -> float:
         """Milliseconds a step of the head cannot go below."""

@@ -47,7 +47,7 @@ def build(name: str, n_words: int, width: int, device: torch.device, dtype: torc
         head = organized(n_words, width, device, dtype)
         return Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith("graph"))
     if name == "adaptive":
-        cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2]
+        cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
         adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
         return Method(name, adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
     linear = nn.Linear(width, n_words, device=device, dtype=dtype)

@@ -4,15 +4,15 @@ Shapes: T tokens, D width, V words.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from coterie.bench.floor import Machine
 from coterie.bench.methods import Method, build, zipf_counts
-from coterie.bench.timing import captured, measure, peak_memory
+from coterie.bench.timing import Work, captured, measure, peak_memory
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def problem(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Ten
 def _measured(
     row: Row, method: Method, hidden: Tensor, target: Tensor, device: torch.device, seconds: float, inference: bool
 ) -> Row:
-    step = training_step(method, hidden, target)
+    step: Work = training_step(method, hidden, target)
     if method.graph:
         step = captured(step)
     timing = measure(step, device, seconds)
@@ -114,7 +114,7 @@ def _measured(
     return replace(row, peak_bytes=peak_memory(step)) if device.type == "cuda" else row
 
 
-def training_step(method: Method, hidden: Tensor, target: Tensor) -> Callable[[], None]:
+def training_step(method: Method, hidden: Tensor, target: Tensor) -> Work:
     """Forward and backward; gradients are made anew each time, as after `zero_grad()`."""
     inputs = [hidden, *method.module.parameters()]
 
@@ -122,8 +122,3 @@ def training_step(method: Method, hidden: Tensor, target: Tensor) -> Callable[[]
         torch.autograd.grad(method.loss(hidden, target), inputs)
 
     return step
-
-
-def as_json(row: Row) -> dict[str, object]:
-    """A row as plain data."""
-    return asdict(row)

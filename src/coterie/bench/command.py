@@ -1,0 +1,109 @@
+"""`coterie bench`: measures every head on this machine's device and writes one report."""
+
+import datetime
+import platform
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+
+from coterie import __version__
+from coterie.bench import report
+from coterie.bench.floor import Machine
+from coterie.bench.methods import NAMES
+from coterie.bench.run import CPU_SHAPES, GPU_SHAPES, Row, Shape, rows
+
+SWEEP = tuple(2**k for k in range(14, 21))
+
+
+def bench(
+    out: Path = typer.Option(Path("runs/bench"), help="folder for bench.json, bench.md and bench.png"),
+    shapes: list[str] = typer.Option([], "--shape", help="V,d,tokens; may be repeated; none: the standard ones"),
+    heads: str = typer.Option(",".join(NAMES), help="which heads, separated by commas"),
+    sweep: bool = typer.Option(True, help="also sweep V from 2^14 to 2^20"),
+    device: str = typer.Option("auto", help="auto, cpu or cuda"),
+    seconds: float = typer.Option(1.0, min=0.01, help="time given to each measurement"),
+    redraw: Path | None = typer.Option(
+        None, help="a bench.json to write the tables and the plot from, without measuring"
+    ),
+) -> None:
+    """Times every head side by side: forward, training step, memory and top-k, against the floor."""
+    console = Console()
+    if redraw is not None:
+        report.write(out, *report.read(redraw))
+        console.print(f"written to {out}")
+        return
+    on = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if on.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no GPU here that PyTorch can use: give --device cpu")
+    names = [name.strip() for name in heads.split(",")]
+    if unknown := [name for name in names if name not in NAMES]:
+        raise ValueError(f"unknown head {unknown[0]!r}; there are: {', '.join(NAMES)}")
+    dtype = torch.bfloat16 if on.type == "cuda" else torch.float32
+    chosen = [_shape(text) for text in shapes] or list(GPU_SHAPES if on.type == "cuda" else CPU_SHAPES)
+    machine = Machine.measured(on, dtype)
+    environment = _environment(on, dtype)
+    measured: list[Row] = []
+    swept: list[Row] = []
+    for row in rows(chosen, names, on, dtype, machine, seconds):
+        measured.append(row)
+        _say(console, row)
+        report.write(out, environment, machine, measured, swept)
+    if sweep:
+        width, tokens = (512, 4096) if on.type == "cuda" else (256, 512)
+        sizes = [Shape(words, width, tokens) for words in SWEEP]
+        for row in rows(sizes, names, on, dtype, machine, seconds / 2, inference=False):
+            swept.append(row)
+            _say(console, row)
+        report.write(out, environment, machine, measured, swept)
+    console.print(f"written to {out}")
+
+
+def _say(console: Console, row: Row) -> None:
+    step = row.error if row.step is None else f"{row.step:9.3f} ms"
+    console.print(f"{row.shape!s:34} {row.method:24} {step}", highlight=False)
+
+
+def _shape(text: str) -> Shape:
+    try:
+        words, width, tokens = (int(part) for part in text.split(","))
+        if min(words, width, tokens) < 1:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"--shape takes V,d,tokens, three whole numbers such as 131072,1024,8192; got {text!r}"
+        ) from None
+    return Shape(words, width, tokens)
+
+
+def _environment(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else _processor()
+    versions = {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    for package in ("triton", "cut_cross_entropy", "liger_kernel"):
+        try:
+            from importlib.metadata import version
+
+            versions[package] = version(package)
+        except ImportError:
+            continue
+    return {
+        "date": datetime.date.today().isoformat(),
+        "hardware": hardware,
+        "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
+        "command": "coterie " + shlex.join(sys.argv[1:]),
+        "precision": str(dtype).removeprefix("torch."),
+    }
+
+
+def _processor() -> str:
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    return f"{model}, {torch.get_num_threads()} threads"

@@ -1,0 +1,105 @@
+"""The bench: right sums, honest tables, and a run from the command line. No test asserts on a clock."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from coterie.bench import report
+from coterie.bench.floor import Machine
+from coterie.bench.methods import build, zipf_counts
+from coterie.bench.run import Row, Shape, problem, training_step
+from coterie.bench.timing import measure
+
+CPU = torch.device("cpu")
+
+
+def test_the_floor_is_bytes_and_operations_over_rates():
+    machine = Machine(bytes_per_second=4.3e12, operations_per_second=780e12)
+    # The shapes of an H200 in bfloat16 whose floors are known.
+    assert machine.floor_ms(131_072, 1_024, 8_192, torch.bfloat16) == pytest.approx(0.32, abs=0.005)
+    assert machine.floor_ms(1_000_000, 256, 4_096, torch.bfloat16) == pytest.approx(0.36, abs=0.005)
+
+
+def test_targets_follow_zipfs_law():
+    _, target = problem(Shape(1000, 4, 20_000), CPU, torch.float32)
+    share = torch.bincount(target, minlength=1000).double() / 20_000
+    law = zipf_counts(1000).double() / zipf_counts(1000).sum()
+    assert torch.allclose(share[:10], law[:10], atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["coterie", "full", "adaptive", "F.linear_cross_entropy"])
+def test_a_step_gives_every_gradient(name):
+    shape = Shape(5_000, 16, 64)
+    method = build(name, shape.words, shape.width, CPU, torch.float32)
+    if method is None:
+        pytest.skip(f"this torch has no {name}")
+    hidden, target = problem(shape, CPU, torch.float32)
+    training_step(method, hidden, target)()
+    assert torch.isfinite(method.loss(hidden, target))
+    if method.topk is not None:
+        method.topk(hidden[:2], 10)
+
+
+def test_measuring_repeats_and_orders():
+    calls = []
+    timing = measure(lambda: calls.append(1), CPU, seconds=0.001)
+    assert timing.low <= timing.ms <= timing.high
+    assert len(calls) == timing.repeats + 4
+
+
+def a_row(method, words, step):
+    return Row(method, Shape(words, 8, 8), forward=step / 3, step=step, step_low=step, step_high=step, floor=1.0)
+
+
+def test_exponents_are_fitted_to_the_upper_half():
+    sizes = [2**k for k in range(14, 21)]
+    sweep = [a_row("linear", v, v / 1e3) for v in sizes] + [a_row("root", v, 10 + 0 * v) for v in sizes[:3]]
+    sweep += [a_row("root", v, v**0.5) for v in sizes[3:]]
+    fitted = report.exponents(sweep)
+    assert fitted["linear"] == pytest.approx(1)
+    assert fitted["root"] == pytest.approx(0.5)
+
+
+def test_tables_give_ratios_to_ours_and_say_what_failed(tmp_path):
+    rows = [a_row("coterie", 100, 2.0), a_row("full", 100, 30.0), Row("CCE", Shape(100, 8, 8), error="out of memory")]
+    sweep = [a_row("coterie", v, 1.0) for v in (2**14, 2**15)]
+    report.write(tmp_path, {"date": "today"}, Machine(1e12, 1e14), rows, sweep)
+    text = (tmp_path / "bench.md").read_text()
+    assert "| full | 10 | 30 | 30–30 | 15.00× | 30.0× |" in text
+    assert "| CCE | out of memory |" in text
+    assert (tmp_path / "bench.png").stat().st_size > 1000
+    assert report.read(tmp_path / "bench.json") == ({"date": "today"}, Machine(1e12, 1e14), rows, sweep)
+
+
+def coterie(*arguments):
+    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_writes_one_report(tmp_path):
+    options = ("--shape", "2000,16,64", "--heads", "coterie,full,adaptive", "--no-sweep", "--device", "cpu")
+    done = coterie("bench", *options, "--seconds", "0.05", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["method"] for row in content["rows"]] == ["coterie", "full", "adaptive"]
+    assert all(row["step"] > 0 and row["topk_1"] > 0 for row in content["rows"])
+    assert {"date", "hardware", "versions", "command"} <= content["environment"].keys()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--shape", "12"), "--shape takes V,d,tokens"),
+        (("--heads", "best"), "unknown head 'best'; there are: coterie"),
+        (("--device", "cuda"), "there is no GPU here"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(arguments, message):
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = coterie("bench", *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
