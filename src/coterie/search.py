@@ -73,7 +73,8 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
     """
     n_rows, n_clusters = log_cluster.shape
     n_words = words.weight.shape[0]
-    if torch.compiler.is_compiling() or k > DENSE_SHARE * n_words or n_rows == 0:
+    # On a GPU one large product is faster than a round trip to the host for every wave of clusters.
+    if hidden.is_cuda or torch.compiler.is_compiling() or k > DENSE_SHARE * n_words or n_rows == 0:
         return _dense_topk(words, hidden, log_cluster, k)
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
     opened = words.partition.sizes[by_rank].cumsum(1)  # (T, C) words opened when the clusters up to this rank are

@@ -50,7 +50,8 @@ def build(name: str, n_words: int, width: int, device: torch.device, dtype: torc
         cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
         adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
         return Method(name, adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
-    linear = nn.Linear(width, n_words, device=device, dtype=dtype)
+    # The packaged CCE takes no bias.
+    linear = nn.Linear(width, n_words, bias=name != "CCE", device=device, dtype=dtype)
     loss = _full_loss(name, linear)
     dense = (lambda h, k: linear(h).float().log_softmax(-1).topk(k)) if name == "full" else None
     return None if loss is None else Method(name, linear, loss, dense)
@@ -82,7 +83,7 @@ def _full_loss(name: str, linear: nn.Linear) -> Loss | None:
         if name == "CCE":
             from cut_cross_entropy import linear_cross_entropy
 
-            return lambda h, t: linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
+            return lambda h, t: linear_cross_entropy(h, linear.weight, t)
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
         return lambda h, t: liger_fused_linear_cross_entropy(h, linear.weight, t, bias=linear.bias)

@@ -73,6 +73,8 @@ def rows(
                 yield _measured(row, method, hidden, target, device, seconds, inference)
             except torch.OutOfMemoryError:
                 yield replace(row, error="out of memory")
+            except Exception as error:  # whatever a contender does wrong must not end the comparison
+                yield replace(row, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
             method = None
             gc.collect()
             torch.compiler.reset()
