@@ -1,5 +1,6 @@
 """The command line: it runs, and answers mistakes in one line."""
 
+import json
 import subprocess
 import sys
 
@@ -8,11 +9,14 @@ def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
 
 
-def test_demo_runs_and_prints_its_table():
-    done = coterie("demo", "--epochs", "1", "--words", "30000")
+def test_demo_runs_and_prints_its_table(tmp_path):
+    done = coterie("demo", "--epochs", "1", "--words", "30000", "--out", str(tmp_path / "runs" / "demo.json"))
     assert done.returncode == 0, done.stderr
     for expected in ("perplexity", "self-organized", "the grammar itself", "169.7", "Some clusters", "in-cluster"):
         assert expected in done.stdout
+    written = json.loads((tmp_path / "runs" / "demo.json").read_text())
+    assert set(written["results"]) == {"full softmax", "self-organized"}
+    assert written["environment"]["versions"]["torch"]
 
 
 def test_mistakes_are_answered_without_a_traceback():

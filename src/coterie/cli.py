@@ -1,6 +1,7 @@
 """The command line: thin, and never a traceback for something its user could have caused."""
 
 import sys
+from pathlib import Path
 
 try:
     import typer
@@ -9,7 +10,7 @@ except ImportError:  # the layer itself needs neither
     sys.exit("coterie: the command line needs more packages: pip install 'coterie[lm]'")
 
 from coterie.bench.command import bench
-from coterie.lm.commands import clusters, lm
+from coterie.lm.commands import clusters, lm, reproduce
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -24,17 +25,19 @@ def demo(
     epochs: int = typer.Option(3, min=1, help="passes over the generated text"),
     words: int = typer.Option(550_000, min=20_000, help="words of generated text to learn from"),
     seed: int = typer.Option(0, help="of the text, the parameters and the first clusters"),
+    out: Path = typer.Option(Path("runs/demo.json"), help="where to write all figures"),
 ) -> None:
     """Trains a small language model with a full softmax and with the layer, on a language with known classes."""
     from coterie.demo.run import Setting
     from coterie.demo.show import show
 
-    show(Console(), Setting(epochs=epochs, words=words, seed=seed))
+    show(Console(), Setting(epochs=epochs, words=words, seed=seed), out)
 
 
 app.add_typer(lm, name="lm")
 app.command()(bench)
 app.command()(clusters)
+app.command()(reproduce)
 
 
 def main() -> None:

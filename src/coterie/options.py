@@ -65,7 +65,7 @@ def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
         raise ValueError(f"counts must not be negative; class {first} has {int(given[first])}")
     if not bool(given.any()):
         raise ValueError("counts are all zero; give how often each class occurs, or None to count while training")
-    return given
+    return given.clone()
 
 
 def default_clusters(n_classes: int) -> int:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.baselines import dense
 from coterie.head import HeadOutput
 
 
@@ -38,7 +39,13 @@ class FullSoftmax(nn.Linear):
         values, indices = self.log_prob(hidden).topk(k)
         return values, indices
 
-    def sample(self, hidden: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """One draw each: (..., D) → (...)."""
-        probability = self.log_prob(hidden).exp().reshape(-1, self.n_classes)
-        return torch.multinomial(probability, 1, generator=generator).reshape(hidden.shape[:-1])
+        return dense.sample(self.log_prob(hidden), temperature, top_k, top_p, generator)

@@ -1,20 +1,16 @@
 """`coterie bench`: measures every head on this machine's device and writes one report."""
 
-import datetime
-import platform
-import shlex
-import sys
 from pathlib import Path
 
 import torch
 import typer
 from rich.console import Console
 
-from coterie import __version__
 from coterie.bench import report
 from coterie.bench.floor import Machine
 from coterie.bench.methods import NAMES
 from coterie.bench.run import CPU_SHAPES, GPU_SHAPES, Row, Shape, rows
+from coterie.training.environment import describe, versions_of
 
 SWEEP = tuple(2**k for k in range(14, 21))
 
@@ -80,30 +76,14 @@ def _shape(text: str) -> Shape:
 
 
 def _environment(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else _processor()
-    versions = {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    for package in ("triton", "cut_cross_entropy", "liger_kernel"):
-        try:
-            from importlib.metadata import version
-
-            versions[package] = version(package)
-        except ImportError:
-            continue
+    found = describe()
+    hardware = found["hardware"]
+    on_cpu = f"{hardware['cpu']}, {hardware['threads']} threads"
+    versions = found["versions"] | versions_of("cut_cross_entropy", "liger_kernel")
     return {
-        "date": datetime.date.today().isoformat(),
-        "hardware": hardware,
+        "date": found["date"],
+        "hardware": torch.cuda.get_device_name() if device.type == "cuda" else on_cpu,
         "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
-        "command": "coterie " + shlex.join(sys.argv[1:]),
+        "command": found["command"],
         "precision": str(dtype).removeprefix("torch."),
     }
-
-
-def _processor() -> str:
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        model = names[0] if names else model
-    return f"{model}, {torch.get_num_threads()} threads"

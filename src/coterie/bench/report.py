@@ -48,7 +48,7 @@ def markdown(environment: dict[str, str], machine: Machine, rows: Sequence[Row],
     lines += [
         f"- measured in this run: {machine.bytes_per_second / 1e12:.3g} TB/s copied, "
         f"{machine.operations_per_second / 1e12:.3g} TFLOP/s multiplied",
-        "- medians; a step is forward + backward with all gradients, projections included; Zipf targets, and clusters as "
+        "- medians; a step is forward + backward with all gradients, projections included; Zipf targets, clusters as "
         "uneven as real ones",
         "- ratio: time over ours (the CUDA graph's where there is one); floor: the word matrix read twice and its "
         "gradient written once, and the two projections, at the measured rates",

@@ -1,6 +1,9 @@
 """Runs the demonstration in a terminal: bars while it trains, then a table."""
 
+import json
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -11,14 +14,15 @@ from coterie.demo.grammar import default_grammar
 from coterie.demo.run import Setting, heads, some_clusters, train
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.model import batches
+from coterie.training.environment import describe
 
 
 def advance(progress: Progress, task: TaskID, done: int, perplexity: float) -> None:
     progress.update(task, completed=done, perplexity=perplexity)
 
 
-def show(console: Console, setting: Setting) -> None:
-    """Trains both heads and prints what they reached."""
+def show(console: Console, setting: Setting, out: Path) -> None:
+    """Trains both heads, prints what they reached and writes it to a JSON file."""
     grammar = default_grammar()
     text = grammar.write(setting.words, seed=setting.seed + 1)
     dev = grammar.write(setting.dev_words, seed=setting.seed + 2)
@@ -66,3 +70,12 @@ def show(console: Console, setting: Setting) -> None:
     for label, words in some_clusters(organized, grammar, n=6, length=5):
         clusters.add_row(label, " ".join(words))
     console.print(clusters)
+    content = {
+        "environment": describe(),
+        "setting": asdict(setting),
+        "grammar_perplexity": grammar.perplexity,
+        "results": {name: asdict(result) for name, result in results.items()},
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    console.print(f"All figures are in {out}")

@@ -72,7 +72,7 @@ class Corpus:
             return cls(
                 path, words, torch.tensor(counts, dtype=torch.int64), ids["train"], ids["dev"], test, saved["source"]
             )
-        except (ValueError, TypeError, LookupError, EOFError, FileNotFoundError) as error:
+        except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
             why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
             raise ValueError(
                 f"{path} is not a whole corpus ({why}): write it again with `coterie lm prepare`"

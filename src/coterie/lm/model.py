@@ -23,7 +23,10 @@ class LanguageModel(nn.Module):
 
     def hidden(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """(B, L) → (B, L, D), and the state to go on from."""
-        output, state = self.lstm(self.dropout(self.embedding(words)), state)
+        embedded = self.dropout(self.embedding(words))
+        # Under autocast cuDNN computes LSTMs in float16, even if bfloat16 was asked for, and small gradients vanish.
+        with torch.autocast(words.device.type, enabled=False):
+            output, state = self.lstm(embedded, state)
         return self.dropout(output), state
 
     def forward(self, words: Tensor, target: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -157,6 +157,7 @@ def unpacked(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
                 yield block
                 advance(raw.tell() - told)
                 told = raw.tell()
+            advance(os.fstat(raw.fileno()).st_size - told)
         except tuple(broken) as error:
             raise ValueError(f"{path} cannot be unpacked ({error}): it is damaged, or its name misleads") from error
 
@@ -165,20 +166,19 @@ def _streams(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
     if path.suffix == ".zst":
         yield from _zstd(raw)
         return
-    stream: IO[bytes] | io.BufferedIOBase
-    if path.suffix == ".xz":
-        stream = lzma.LZMAFile(raw)
-    elif path.suffix == ".gz":
-        stream = gzip.GzipFile(fileobj=raw)
-    elif path.suffix == ".zip":
-        archive = zipfile.ZipFile(raw)
-        if len(archive.namelist()) != 1:
-            raise ValueError(f"{path} holds {len(archive.namelist())} files; expected one: unpack it into a folder")
-        stream = archive.open(archive.namelist()[0])
-    else:
-        stream = raw
-    while block := stream.read(BLOCK):
-        yield block
+    with contextlib.ExitStack() as open_too:
+        stream: IO[bytes] | io.BufferedIOBase = raw
+        if path.suffix == ".xz":
+            stream = open_too.enter_context(lzma.LZMAFile(raw))
+        elif path.suffix == ".gz":
+            stream = open_too.enter_context(gzip.GzipFile(fileobj=raw))
+        elif path.suffix == ".zip":
+            archive = open_too.enter_context(zipfile.ZipFile(raw))
+            if len(archive.namelist()) != 1:
+                raise ValueError(f"{path} holds {len(archive.namelist())} files; expected one: unpack it into a folder")
+            stream = open_too.enter_context(archive.open(archive.namelist()[0]))
+        while block := stream.read(BLOCK):
+            yield block
 
 
 def _zstd(raw: IO[bytes]) -> Iterator[bytes]:

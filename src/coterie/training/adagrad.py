@@ -49,7 +49,7 @@ class Adagrad(torch.optim.Optimizer):
         device = parameters[0].device
         step = self._steps.setdefault(device, torch.ones((), device=device))
         torch._fused_adagrad_(
-            parameters, [parameter.grad for parameter in parameters],
+            parameters, [parameter.grad for parameter in parameters if parameter.grad is not None],
             [self.state[parameter]["sum"] for parameter in parameters], [step] * len(parameters),
             lr=group["lr"], lr_decay=0.0, weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
         )  # fmt: skip

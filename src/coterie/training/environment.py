@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
     return {
         "command": shlex.join(["coterie", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **versions()},
+        "versions": {"python": platform.python_version(), **versions_of(*PACKAGES)},
         "cuda": torch.version.cuda,
         "hardware": {
             "gpus": gpus,
@@ -34,10 +34,10 @@ def describe() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Of the packages that matter and are there."""
+def versions_of(*packages: str) -> dict[str, str]:
+    """Of the packages that are there."""
     found = {}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

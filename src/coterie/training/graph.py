@@ -63,9 +63,7 @@ class GraphedUpdate:
         self.graph = graph
 
 
-def graphed(
-    update: Update, wanted: bool, possible: bool, say: Callable[[str], None]
-) -> Callable[..., None]:
+def graphed(update: Update, wanted: bool, possible: bool, say: Callable[[str], None]) -> Callable[..., None]:
     """The update as a graph where there is a GPU, it is wanted, and the learner says it is possible."""
     if not wanted or update.device.type != "cuda":
         return update

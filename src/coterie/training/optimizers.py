@@ -41,3 +41,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Takes over a state; the learning rates stay the tensors they are, on the device they are on."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

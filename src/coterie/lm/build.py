@@ -1,0 +1,55 @@
+"""A language model from its settings: layers, head, first weights, and which of them are trained alike.
+
+Shapes: V words, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from coterie.baselines import registry
+from coterie.lm.model import LanguageModel
+from coterie.lm.settings import Settings
+from coterie.training.optimizers import Group
+
+
+def build(settings: Settings, counts: Tensor) -> LanguageModel:
+    """The model, on the CPU; `counts` (V,). The same settings give the same weights."""
+    torch.manual_seed(settings.seed)
+    n_words = counts.numel()
+    head = registry.build(settings.head, settings.hidden, n_words, counts, **settings.head_options)
+    model = LanguageModel(n_words, settings.embedding, settings.hidden, head, settings.layers, settings.dropout)
+    if settings.tied:
+        tie(model)
+    if settings.initial_range is not None:
+        projection = set(_projection(model))
+        for parameter in model.parameters():
+            if parameter not in projection:  # those of a self-organized head start as identities
+                nn.init.uniform_(parameter, -settings.initial_range, settings.initial_range)
+    return model
+
+
+def tie(model: LanguageModel) -> None:
+    """The head's word vectors become the embedding's."""
+    weight = getattr(model.head, "weight", None)
+    if not isinstance(weight, nn.Parameter) or weight.shape != model.embedding.weight.shape:
+        raise ValueError("tied weights need a head with one vector of the embedding's width for every word")
+    model.head.weight = model.embedding.weight
+
+
+def groups(model: LanguageModel, settings: Settings) -> list[Group]:
+    """All parameters, once each: the embedding, the LSTM (with weight decay), the projections, the rest."""
+    embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), _projection(model)
+    apart = {*embedding, *lstm, *projection}
+    rest = [parameter for parameter in model.parameters() if parameter not in apart]
+    return [
+        # A tied matrix learns from all words of every batch: one sum a row would be too coarse.
+        {"params": embedding, "rowwise": settings.row_accumulator and not settings.tied, "weight_decay": 0.0},
+        {"params": lstm},
+        {"params": projection, "factor": settings.projection_factor, "weight_decay": 0.0},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+
+
+def _projection(model: LanguageModel) -> list[nn.Parameter]:
+    projection = getattr(model.head, "projection", None)
+    return list(projection.parameters()) if isinstance(projection, nn.Module) else []

@@ -1,0 +1,260 @@
+"""The commands `coterie lm …`, `coterie clusters` and `coterie reproduce`: what they take and print."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer import Argument, Option
+
+from coterie.lm.prepare_command import prepare
+
+lm = typer.Typer(no_args_is_help=True, help="Language models: from text to a trained model, and its use.")
+lm.command()(prepare)
+
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `coterie lm train`")]
+OnDevice = Annotated[str, Option("--device", help="auto, cpu or cuda")]
+AsJson = Annotated[bool, Option("--json", help="as JSON")]
+
+
+@lm.command()
+def train(
+    context: typer.Context,
+    data: Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie lm prepare`")],
+    out: Annotated[Path, Option(metavar="RUN", help="the run's folder: everything is written there")],
+    resume: Annotated[bool, Option("--resume", help="go on where the run stopped")] = False,
+    force: Annotated[bool, Option("--force", help="replace the run that is there")] = False,
+    preset: Annotated[str | None, Option(help="best (the default), or paper: as printed")] = None,
+    head: Annotated[str | None, Option(help="the softmax: self-organized, full, adaptive, …")] = None,
+    head_option: Annotated[
+        list[str] | None, Option(metavar="NAME=VALUE", help="of the head, such as reorganize_every=250; repeat it")
+    ] = None,
+    epochs: Annotated[int | None, Option()] = None,
+    embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
+    hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
+    layers: Annotated[int | None, Option(help="of the LSTM")] = None,
+    dropout: Annotated[float | None, Option()] = None,
+    tied: Annotated[bool | None, Option("--tied/--untied", help="one matrix for words in and out")] = None,
+    initial_range: Annotated[float | None, Option(help="weights start uniform in ± this")] = None,
+    sequences: Annotated[int | None, Option(help="streams of text read side by side")] = None,
+    length: Annotated[int | None, Option(help="steps of a batch")] = None,
+    optimizer: Annotated[str | None, Option(help="adagrad, adam or adamw")] = None,
+    learning_rate: Annotated[float | None, Option()] = None,
+    schedule: Annotated[str | None, Option(help="constant, halving, cosine or linear")] = None,
+    warmup: Annotated[int | None, Option(help="updates over which the learning rate rises")] = None,
+    clip: Annotated[float | None, Option(help="the most the gradient's norm may be; 0: any")] = None,
+    weight_decay: Annotated[float | None, Option(help="of the LSTM's weights")] = None,
+    accumulator: Annotated[float | None, Option(help="where Adagrad's sums start")] = None,
+    row_accumulator: Annotated[bool | None, Option(help="Adagrad: one sum for each word of the embedding")] = None,
+    projection_factor: Annotated[float | None, Option(help="on the learning rate of the head's projections")] = None,
+    precision: Annotated[str | None, Option(help="auto, float32 or bfloat16")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
+    seed: Annotated[int | None, Option()] = None,
+    log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
+    evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
+    patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
+    checkpoint_every: Annotated[float | None, Option(help="seconds between checkpoints, beside each epoch's")] = None,
+    graph: Annotated[bool | None, Option(help="on a GPU, replay the update as one CUDA graph")] = None,
+) -> None:
+    """Trains a language model; what is not given comes from the preset, or with --resume from the run itself."""
+    from coterie.lm.corpus import Corpus
+    from coterie.lm.settings import Settings, from_preset
+    from coterie.lm.train import stored_settings
+    from coterie.lm.train import train as run_training
+    from coterie.training import distributed
+
+    if resume and force:
+        raise ValueError("--resume goes on with a run, --force replaces it: give one of them")
+    apart = ("data", "out", "resume", "force", "preset", "head_option")
+    given: dict[str, Any] = {
+        name: value for name, value in context.params.items() if value is not None and name not in apart
+    }
+    if given.get("clip") == 0:
+        given["clip"] = None
+    if head_option:
+        given["head_options"] = dict(map(_option, head_option))
+    if resume and preset is None and out.exists():
+        settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
+    else:
+        settings = from_preset(preset or "best", **given)
+    corpus = Corpus.open(data)
+    world = distributed.join()
+    try:
+        console = Console(stderr=True)
+        progress = run_training(
+            corpus, out, settings, resume=resume, force=force, console=console if world.main else None, world=world
+        )
+    finally:
+        distributed.leave(world)
+    if not world.main:
+        return
+    if not progress.finished:
+        console.print(f"stopped at update {progress.step:,}; go on with --resume", highlight=False)
+        raise typer.Exit(130)
+    best = progress.best
+    typer.echo(
+        f"perplexity {best['perplexity']:.2f} after update {best['step']:,}; {progress.seconds / 60:.1f} minutes of "
+        f"training; written to {out}"
+    )
+
+
+def _option(given: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as JSON has it, or a word."""
+    name, equals, value = given.partition("=")
+    if not (name and equals):
+        raise ValueError(f"an option takes NAME=VALUE; got {given!r}")
+    try:
+        return name, json.loads({"None": "null", "True": "true", "False": "false"}.get(value, value))
+    except json.JSONDecodeError:
+        return name, value
+
+
+@lm.command("eval")
+def evaluate(
+    run: RunFolder,
+    data: Annotated[Path | None, Option(help="the corpus; otherwise the one it was trained on")] = None,
+    part: Annotated[str, Option(help="dev, test or train")] = "dev",
+    device: OnDevice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity, of the clusters and inside them, and by how frequent the words are."""
+    from coterie.lm.corpus import Corpus
+    from coterie.lm.evaluate import evaluate as measure
+    from coterie.lm.trained import Trained
+
+    trained = Trained.open(run, device)  # type: ignore[arg-type]
+    corpus = Corpus.open(data or trained.corpus["path"])
+    if corpus.words != trained.words:
+        raise ValueError(f"{corpus.path} has another vocabulary than {run}: prepare the text as that one was")
+    ids = {"dev": corpus.dev, "test": corpus.test, "train": corpus.train}.get(part)
+    if ids is None:
+        raise ValueError(f"{corpus.path} has no part {part!r}: use dev, train, or test where there is one")
+    found = measure(trained.model, ids, trained.counts)
+    if as_json:
+        typer.echo(json.dumps({"run": str(run), "part": part, **found.to_dict()}, indent=1))
+        return
+    table = Table(title=f"{found.words:,} words of {corpus.path.name}/{part}")
+    table.add_column("")
+    table.add_column("share of the text", justify="right")
+    table.add_column("perplexity", justify="right")
+    table.add_row("all words", "", f"{found.perplexity:.2f}")
+    if found.cluster_perplexity is not None:
+        table.add_row("  of the cluster", "", f"{found.cluster_perplexity:.2f}")
+        table.add_row("  inside the cluster", "", f"{found.in_cluster_perplexity:.2f}")
+    for band in found.bands:
+        table.add_row(f"words {band.words} by frequency", f"{band.share:.1%}", f"{band.perplexity:.2f}")
+    Console().print(table)
+
+
+@lm.command()
+def generate(
+    run: RunFolder,
+    prompt: Annotated[str, Option(help="what to go on from")] = "",
+    length: Annotated[int, Option(min=1, help="words to write")] = 50,
+    temperature: Annotated[float, Option(min=0.0, help="0: always the most probable word")] = 1.0,
+    top_k: Annotated[int | None, Option(min=1, help="only the k most probable words")] = None,
+    top_p: Annotated[float | None, Option(help="only the most probable words that make up this mass")] = None,
+    seed: Annotated[int | None, Option(help="the same seed gives the same words")] = None,
+    device: OnDevice = "auto",
+) -> None:
+    """Writes on from a prompt, word by word."""
+    from coterie.lm.generate import generate as write
+    from coterie.lm.trained import Trained
+
+    trained = Trained.open(run, device)  # type: ignore[arg-type]
+    words = write(trained, prompt, length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    for number, word in enumerate(words):
+        if number == 0 and prompt.strip():
+            typer.echo(prompt.strip(), nl=False)
+        typer.echo(f" {word}" if number or prompt.strip() else word, nl=False)
+        sys.stdout.flush()
+    typer.echo()
+
+
+@lm.command()
+def score(run: RunFolder, device: OnDevice = "auto", as_json: AsJson = False) -> None:
+    """The log-probability of each line of standard input; its first word is read, not scored.
+
+    Prints log P, the words scored and the unknown words, with tabs between."""
+    from coterie.lm.score import score as rate
+    from coterie.lm.trained import Trained
+
+    trained = Trained.open(run, device)  # type: ignore[arg-type]
+    for found in rate(trained, sys.stdin):
+        if as_json:
+            typer.echo(json.dumps(asdict(found)))
+        else:
+            typer.echo(f"{found.log_prob:.4f}\t{found.words}\t{found.unknown}")
+
+
+def clusters(
+    run: RunFolder,
+    words: Annotated[list[str] | None, Argument(metavar="[WORD]...", help="whose company to show")] = None,
+    n: Annotated[int, Option("--n", min=1, help="clusters to show when no word is given")] = 8,
+    length: Annotated[int, Option(min=1, help="words to show of a cluster")] = 12,
+    everything: Annotated[bool, Option("--all", help="all clusters with all their words")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The clusters that the words of a trained model found; of a word, its company."""
+    from coterie.lm import clusters as finder
+    from coterie.lm.trained import Trained
+
+    trained = Trained.open(run, "cpu")
+    if words:
+        companies = [finder.company(trained, word, length) for word in words]
+        if as_json:
+            typer.echo(json.dumps([asdict(one) for one in companies], indent=1, ensure_ascii=False))
+            return
+        for one in companies:
+            typer.echo(f"{one.word}: cluster {one.cluster.number}, {one.cluster.size} words: {_list(one.cluster)}")
+            typer.echo(f"  nearest in it: {' '.join(one.neighbours)}")
+            for other in one.next_best:
+                typer.echo(f"  next best: cluster {other.number}: {_list(other)}")
+        return
+    found = finder.clusters(trained) if everything else finder.table(trained, n, length)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        return
+    for cluster in found:
+        typer.echo(f"{cluster.number:>5}  {cluster.share:6.2%}  {_list(cluster)}")
+
+
+def reproduce(
+    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8")],
+    source: Annotated[str, Argument(metavar="SRC", help="the text, a folder from `coterie lm prepare`, or text8")],
+    out: Annotated[Path, Option(metavar="DIR", help="runs and report are written there")],
+    heads: Annotated[str, Option(help="what to compare, with commas between")] = "full,self-organized",
+    seeds: Annotated[str, Option(help="with commas between; each is a run of every head")] = "0",
+    epochs: Annotated[int | None, Option(min=1)] = None,
+    evaluate_every: Annotated[int | None, Option(min=1, help="updates between evaluations, for Figure 1")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
+    setting: Annotated[
+        list[str] | None, Option(metavar="NAME=VALUE", help="for all runs, as in `coterie lm train`; repeat it")
+    ] = None,
+) -> None:
+    """Trains each head in the same trainer and writes the paper's tables and figure as one report.
+
+    Finished runs are not repeated, stopped ones go on."""
+    from coterie.lm.reproduce import reproduce as compare
+
+    if experiment != "text8":
+        raise ValueError(f"there is no experiment {experiment!r}; there is text8")
+    if not all(seed.strip().isdigit() for seed in seeds.split(",")):
+        raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
+    named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
+    given = {name: value for name, value in named.items() if value is not None} | dict(map(_option, setting or []))
+    console = Console(stderr=True)
+    names = [name.strip() for name in heads.split(",")]
+    report = compare(source, out, names, [int(seed) for seed in seeds.split(",")], console, **given)
+    if report is None:
+        console.print("stopped; the same command goes on")
+        raise typer.Exit(130)
+    typer.echo(f"written to {out / 'report.md'}")
+
+
+def _list(cluster: Any) -> str:
+    return " ".join(cluster.words)

@@ -1,0 +1,64 @@
+"""The text as parallel streams, read from the disk as it is needed.
+
+Shapes: N words of text, B sequences, L steps.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IGNORED = -100  # a target that is not one
+Ids = NDArray[Any]  # (N,)
+
+
+class Streams:
+    """The text in B pieces read side by side, L words at a time; batch by number, so that a run can go on anywhere.
+
+    Every batch has the same shape: the end of each piece, less than L words, is left out.
+    """
+
+    def __init__(self, ids: Ids, sequences: int, length: int, rank: int = 0, size: int = 1) -> None:
+        """`rank` of `size` processes reads its share of the B sequences."""
+        each = (len(ids) - 1) // sequences
+        self.length, self.steps = length, each // length
+        if self.steps == 0:
+            raise ValueError(
+                f"the text of {len(ids):,} words is too short for {sequences} sequences of {length} words: lower "
+                "--sequences or --length"
+            )
+        if sequences % size:
+            raise ValueError(f"{sequences} sequences cannot be shared evenly by {size} processes")
+        share = sequences // size
+        rows = slice(rank * share, (rank + 1) * share)
+        self.words = ids[: each * sequences].reshape(sequences, each)[rows]  # (B, N / B), a view
+        self.targets = ids[1 : each * sequences + 1].reshape(sequences, each)[rows]
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Words and targets of a step, both (B, L)."""
+        part = slice(step * self.length, (step + 1) * self.length)
+        return _tensor(self.words[:, part]), _tensor(self.targets[:, part])
+
+
+def whole(ids: Ids, sequences: int, length: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every word but the first as a target, once: words and targets, both (B, L), IGNORED where there is none."""
+    n = len(ids) - 1
+    if n < 1:
+        raise ValueError(f"a text of {len(ids)} words has nothing to predict: two are the least")
+    sequences = min(sequences, n)
+    each = -(-n // sequences)
+    starts = np.arange(sequences)[:, None] * each  # (B, 1)
+    for begin in range(0, each, length):
+        at = np.arange(begin, min(begin + length, each))  # (L,)
+        places = starts + at  # (B, L)
+        inside = places < n
+        places = np.minimum(places, n - 1)
+        targets = np.where(inside, ids[places + 1].astype(np.int64), IGNORED)
+        yield _tensor(ids[places]), torch.from_numpy(targets)
+
+
+def _tensor(ids: Ids) -> Tensor:
+    return torch.from_numpy(ids.astype(np.int64))

@@ -1,0 +1,178 @@
+"""The report of a comparison: tables with the published figures beside ours, a figure, clusters; Markdown and JSON."""
+
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.head import SelfOrganizedSoftmax
+from coterie.lm.clusters import Cluster, table
+from coterie.lm.corpus import Corpus
+from coterie.lm.figure import Curves, curves, draw
+from coterie.lm.trained import Trained
+from coterie.lm.variants import PUBLISHED, Variant
+from coterie.training.environment import describe
+from coterie.training.logs import read_journal
+from coterie.training.run import Run, read_json, write_json, write_whole
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant and its runs, one for each seed."""
+
+    name: str
+    variant: Variant
+    paths: list[Path]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a variant reached; one number for each seed."""
+
+    name: str
+    label: str
+    perplexity: list[float]  # on the development text, after the last epoch
+    best: list[float]
+    cluster_perplexity: list[float]
+    in_cluster_perplexity: list[float]
+    seconds: list[float]  # of training alone
+    words_per_second: list[float]
+    published_perplexity: float | None
+    published_minutes: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the Markdown says, as data."""
+
+    corpus: dict[str, Any]
+    seeds: list[int]
+    epochs: int
+    rows: list[Figures]
+    clusters: list[Cluster]
+    curves: Curves | None
+    environments: list[dict[str, Any]]  # of the runs, each once
+    environment: dict[str, Any]  # of the report
+
+
+def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int]) -> Report:
+    """Reads what the runs wrote, and writes report.md, report.json and figure1.png."""
+    organized = next((row for row in rows if row.name == "self-organized"), None) or next(
+        (row for row in rows if read_journal(Run(row.paths[0]).reorganizations)), None
+    )
+    shown: list[Cluster] = []
+    found: Curves | None = None
+    if organized is not None:
+        trained = Trained.open(organized.paths[0], "cpu")
+        shown = table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
+        found = curves(organized.paths[0])
+        draw(found, out / "figure1.png")
+    described = {"path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev)}
+    report = Report(
+        corpus={**described, "vocabulary": corpus.n_words},
+        seeds=seeds,
+        epochs=read_json(Run(rows[0].paths[0]).config)["settings"]["epochs"],
+        rows=[figures(row, len(corpus.train)) for row in rows],
+        clusters=shown,
+        curves=found,
+        environments=environments(rows),
+        environment=describe(),
+    )
+    write_json(out / "report.json", asdict(report))
+    write_whole(out / "report.md", markdown(report))
+    return report
+
+
+def figures(row: Row, train_words: int) -> Figures:
+    """What the runs of a variant reached."""
+    last, results = [], []
+    for path in row.paths:
+        run = Run(path)
+        last.append([record for record in read_journal(run.log) if record["event"] == "evaluate"][-1])
+        results.append(read_json(run.result))
+    epochs = [record["epoch"] for record in last]
+    seconds = [result["training_seconds"] for result in results]
+    return Figures(
+        name=row.name,
+        label=row.variant.label,
+        perplexity=[record["perplexity"] for record in last],
+        best=[result["best"]["perplexity"] for result in results],
+        cluster_perplexity=[record["cluster_perplexity"] for record in last if "cluster_perplexity" in record],
+        in_cluster_perplexity=[record["in_cluster_perplexity"] for record in last if "in_cluster_perplexity" in record],
+        seconds=seconds,
+        words_per_second=[n * train_words / time for n, time in zip(epochs, seconds, strict=True)],
+        published_perplexity=row.variant.perplexity,
+        published_minutes=row.variant.minutes,
+    )
+
+
+def environments(rows: list[Row]) -> list[dict[str, Any]]:
+    """Where the runs were made, each place once."""
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        for path in row.paths:
+            for started in read_journal(Run(path).environments):
+                place = {key: started[key] for key in ("versions", "cuda", "hardware", "git")}
+                if place not in found:
+                    found.append(place)
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """The mean, and with several seeds ± their standard deviation."""
+    if not values:
+        return ""
+    mean = f"{statistics.mean(values):,.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def markdown(report: Report) -> str:
+    """The report, for people."""
+    full = next((row for row in report.rows if row.name == "full-eager"), None) or next(
+        (row for row in report.rows if row.name == "full"), None
+    )
+    corpus = report.corpus
+    lines = [
+        "# Language modelling: every head in the same trainer",
+        "",
+        f"{corpus['train_words']:,} words to train on, {corpus['dev_words']:,} for development, a vocabulary of "
+        f"{corpus['vocabulary']:,}; {report.epochs} epoch(s); seed(s) {', '.join(map(str, report.seeds))}. "
+        "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds. "
+        '"Published" is what the paper prints, on its own hardware.',
+        "",
+        "## Table 1: perplexity",
+        "",
+        "| | perplexity | best | of the cluster | inside it | published |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in report.rows:
+        published = "" if row.published_perplexity is None else f"{row.published_perplexity:g}"
+        lines.append(
+            f"| {row.label} | {spread(row.perplexity)} | {spread(row.best)} | {spread(row.cluster_perplexity, 1)} | "
+            f"{spread(row.in_cluster_perplexity, 1)} | {published} |"
+        )
+    lines += [f"| {label}, not trained here | | | | | {value} |" for label, value in PUBLISHED.items()]
+    against = f", against {full.label}" if full else ""
+    lines += ["", "## Table 2: training time", ""]
+    lines += [f"| | minutes | words a second | speed{against} | published, minutes |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    for row in report.rows:
+        minutes = [seconds / 60 for seconds in row.seconds]
+        speed = f"{statistics.mean(full.seconds) / statistics.mean(row.seconds):.2f}×" if full else ""
+        published = "" if row.published_minutes is None else f"{row.published_minutes:g}"
+        rate = f"{statistics.mean(row.words_per_second):,.0f}"
+        lines.append(f"| {row.label} | {spread(minutes)} | {rate} | {speed} | {published} |")
+    if report.curves is not None:
+        lines += ["", "## Figure 1: while training", "", "![perplexities and words moved](figure1.png)", ""]
+        lines += ["Its data are in `report.json`, under `curves`."]
+    if report.clusters:
+        lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
+        lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
+    lines += ["", "## How it was made", "", f"`{report.environment['command']}`, {report.environment['date']}.", ""]
+    for place in report.environments:
+        hardware, versions = place["hardware"], place["versions"]
+        machine = ", ".join(hardware["gpus"]) or f"{hardware['cpu']}, {hardware['threads']} thread(s)"
+        commit = place["git"]["commit"][:12] + ("+" if place["git"]["changed"] else "") if place["git"] else "unknown"
+        named = ", ".join(f"{name} {version}" for name, version in versions.items())
+        lines.append(f"- {machine}; {named}; CUDA {place['cuda'] or 'none'}; commit {commit}")
+    return "\n".join(lines) + "\n"

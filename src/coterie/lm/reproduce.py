@@ -1,0 +1,64 @@
+"""The paper's text8 experiment: every head in the same trainer, one run after the other, and a report.
+
+What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.lm.corpus import VOCABULARY, Corpus, prepare
+from coterie.lm.report import Report, Row, write
+from coterie.lm.train import reopen, train
+from coterie.lm.variants import Variant, chosen
+from coterie.training.run import Run
+
+MIN_COUNT, DEV_CHARS = 11, 1_000_000  # the paper's vocabulary of 44k, and its split
+
+
+def reproduce(
+    source: str,
+    out: Path,
+    names: list[str],
+    seeds: list[int],
+    console: Console | None = None,
+    min_count: int = MIN_COUNT,
+    dev_chars: int = DEV_CHARS,
+    **given: Any,
+) -> Report | None:
+    """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
+
+    `source`: a folder from `coterie lm prepare`, or text; `given`: settings for all runs, in place of their own.
+    """
+    variants = chosen(names)
+    corpus = _corpus(source, out, min_count, dev_chars)
+    rows = [
+        Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
+    ]
+    for row in rows:
+        for seed, path in zip(seeds, row.paths, strict=True):
+            if console is not None:
+                console.print(f"{row.variant.label}, seed {seed}", highlight=False)
+            if not _finish(corpus, path, row.variant, console, seed=seed, **given):
+                return None
+    return write(out, corpus, rows, seeds)
+
+
+def _corpus(source: str, out: Path, min_count: int, dev_chars: int) -> Corpus:
+    """The prepared text, made from its source if that is not it already."""
+    if (Path(source) / VOCABULARY).exists():
+        return Corpus.open(source)
+    ready = out / "data"
+    if ready.exists():
+        return Corpus.open(ready)
+    return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)
+
+
+def _finish(corpus: Corpus, path: Path, variant: Variant, console: Console | None, **given: Any) -> bool:
+    """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
+    settings = variant.settings(**given)
+    if Run(path).result.exists():
+        reopen(corpus, path, settings)  # refuses one of other settings
+        return True
+    return train(corpus, path, settings, resume=True, console=console).finished

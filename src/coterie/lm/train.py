@@ -1,0 +1,166 @@
+"""Trains a language model: the text, the model and the head put into the trainer's hands.
+
+Shapes: V words, B sequences, L steps, D hidden width.
+"""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from coterie.head import SelfOrganizedSoftmax
+from coterie.lm.build import build, groups
+from coterie.lm.corpus import VOCABULARY, Corpus
+from coterie.lm.data import Streams
+from coterie.lm.evaluate import evaluate
+from coterie.lm.settings import Settings
+from coterie.training import distributed
+from coterie.training.device import choose_device, choose_precision
+from coterie.training.distributed import SharedHead, World
+from coterie.training.logs import Bar, Silent
+from coterie.training.loop import Progress, Trainer
+from coterie.training.optimizers import Group
+from coterie.training.run import Run, write_whole
+from coterie.training.update import precise
+
+KIND = "language model"
+
+
+class LanguageTask:
+    """A language model on a corpus, as the trainer sees it."""
+
+    def __init__(self, corpus: Corpus, settings: Settings, device: torch.device, world: World) -> None:
+        self.corpus, self.settings, self.device = corpus, settings, device
+        self.streams = Streams(corpus.train, settings.sequences, settings.length, world.rank, world.size)
+        self.steps_per_epoch = self.streams.steps
+        self.words_per_step = settings.sequences * settings.length
+        self.model = build(settings, corpus.counts).to(device)
+        head = self.model.head
+        self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
+        self.graphable: bool = getattr(head, "graphable", True)
+        self.module: nn.Module = distributed.shared(self.model, world, device)
+        if world.rank:
+            torch.manual_seed(settings.seed + world.rank)  # each process drops out other units
+        shape = (settings.layers, settings.sequences // world.size, settings.hidden)
+        self.carried = (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        self.latest = self.carried
+
+    def groups(self) -> list[Group]:
+        """All parameters, in groups that are trained alike."""
+        return groups(self.model, self.settings)
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Words and targets, both (B, L)."""
+        parts = self.streams.batch(step % self.steps_per_epoch)
+        if self.device.type != "cuda":
+            return parts
+        return tuple(part.pin_memory().to(self.device, non_blocking=True) for part in parts)
+
+    def loss(self, *batch: Tensor) -> Tensor:
+        """The mean loss of the targets."""
+        words, target = batch
+        loss: Tensor
+        loss, self.latest = self.module(words, target, self.carried)
+        return loss
+
+    def carry(self) -> None:
+        """The LSTM's state goes into the next step: in place, for a graph reads it there."""
+        for carried, latest in zip(self.carried, self.latest, strict=True):
+            carried.copy_(latest)
+
+    def start_epoch(self) -> None:
+        """The text begins anew."""
+        for carried in self.carried:
+            carried.zero_()
+
+    def updated(self) -> dict[str, Any] | None:
+        """Lets the head count the update; what it reorganised."""
+        moved = self.shared_head.step() if self.shared_head else None
+        return None if moved is None else asdict(moved)
+
+    def evaluate(self) -> dict[str, float]:
+        """On the development text."""
+        with precise(self.device, choose_precision(self.settings.precision, self.device)):
+            return evaluate(self.model, self.corpus.dev, self.corpus.counts).main_figures()
+
+    def state(self) -> dict[str, Any]:
+        """The carried state: that of this process's sequences."""
+        return {"carried": list(self.carried)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """From `state`."""
+        for carried, saved in zip(self.carried, state["carried"], strict=True):
+            carried.copy_(saved)
+
+
+def train(
+    corpus: Corpus,
+    out: Path,
+    settings: Settings,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    console: Console | None = None,
+    world: World | None = None,
+) -> Progress:
+    """Trains into the folder `out`; `resume`: goes on with the run that is there, whose settings must be these."""
+    world = world or World()
+    device = choose_device(settings.device, world.local_rank)
+    task = LanguageTask(corpus, settings, device, world)  # first: what is wrong with the settings spoils no folder
+    run = Run(out)
+    if world.main:
+        run = _folder(corpus, out, settings, resume, force)
+    world.from_main(None)
+    trainer = Trainer(task, settings, run, device, Silent(), world)
+    if resume:
+        trainer.resume()
+    if world.main:
+        run.started()
+    if console is None or not world.main:
+        progress = trainer.fit()
+    else:
+        with Bar(console, settings.head, trainer.total, trainer.progress.step) as trainer.display:
+            progress = trainer.fit()
+    if progress.finished and world.main:
+        run.finish({"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds})
+    return progress
+
+
+def _folder(corpus: Corpus, out: Path, settings: Settings, resume: bool, force: bool) -> Run:
+    """The run's folder, made or found, with the vocabulary in it."""
+    content = {"settings": settings.to_dict(), "corpus": {"path": str(corpus.path.resolve()), **fingerprint(corpus)}}
+    if not (resume and Run(out).config.exists()):  # a run killed before it had begun begins now
+        run = Run.create(out, KIND, content, force)
+    else:
+        run = reopen(corpus, out, settings)
+    write_whole(out / VOCABULARY, (corpus.path / VOCABULARY).read_text(encoding="utf-8"))
+    return run
+
+
+def reopen(corpus: Corpus, out: Path, settings: Settings) -> Run:
+    """The run that is there; refused if it is of another text or other settings."""
+    run, stored = Run.open(out, KIND)
+    if {name: stored["corpus"].get(name) for name in fingerprint(corpus)} != fingerprint(corpus):
+        raise ValueError(f"{out} was trained on another text than {corpus.path}: give that one, or another --out")
+    before = Settings.from_dict(stored["settings"])
+    for field in fields(Settings):
+        old, new = getattr(before, field.name), getattr(settings, field.name)
+        if old != new and field.name not in ("device", "checkpoint_every", "graph"):
+            raise ValueError(
+                f"{out} was started with {field.name} {old}, not {new}: leave it out, or choose another --out"
+            )
+    return run
+
+
+def fingerprint(corpus: Corpus) -> dict[str, int]:
+    """What tells one corpus from another."""
+    return {"train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words}
+
+
+def stored_settings(out: Path) -> Settings:
+    """The settings of a run that is there."""
+    _, stored = Run.open(out, KIND)
+    return Settings.from_dict(stored["settings"])

@@ -1,0 +1,77 @@
+"""A trained language model, read from its run's folder for use.
+
+Shapes: V words.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.head import SelfOrganizedSoftmax
+from coterie.lm.build import build
+from coterie.lm.corpus import UNK, VOCABULARY, split
+from coterie.lm.model import LanguageModel
+from coterie.lm.settings import Settings
+from coterie.lm.train import KIND
+from coterie.training import checkpoint
+from coterie.training.device import choose_device
+from coterie.training.run import Run, read_json
+from coterie.training.settings import Device
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, its words, and how it was made."""
+
+    path: Path
+    model: LanguageModel
+    settings: Settings
+    words: list[str]
+    counts: Tensor  # (V,) in the training text, on the CPU
+    lower: bool  # how the text was split into words
+    eos: bool
+    corpus: dict[str, Any]  # where the text was
+    device: torch.device
+
+    @classmethod
+    def open(cls, path: Path, device: Device = "auto") -> "Trained":
+        """The best model of a run."""
+        run, config = Run.open(path, KIND)
+        where = choose_device(device)
+        try:
+            content = checkpoint.load(run.best)
+            vocabulary = read_json(path / VOCABULARY)
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie lm train "
+                f"{config['corpus']['path']} --out {path} --resume`"
+            ) from error
+        settings = Settings.from_dict(config["settings"])
+        counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
+        model = build(settings, counts)
+        model.load_state_dict(content["model"])
+        how = vocabulary["source"]["settings"]
+        return cls(
+            path, model.to(where).eval(), settings, vocabulary["words"], counts, how["lower"], how["eos"],
+            config["corpus"], where,
+        )  # fmt: skip
+
+    @property
+    def organized(self) -> SelfOrganizedSoftmax:
+        """The head, if it has clusters."""
+        if not isinstance(self.model.head, SelfOrganizedSoftmax):
+            raise ValueError(f"{self.path} was trained with the head {self.settings.head!r}, which has no clusters")
+        return self.model.head
+
+    def ids(self, text: str) -> list[int]:
+        """The words of a text, split as the training text was; unknown ones are <unk>."""
+        tokens = [token for part in split([text], self.lower, self.eos) for token in part]
+        return [self.id_of.get(token, self.id_of[UNK]) for token in tokens]
+
+    @cached_property
+    def id_of(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}

@@ -1,0 +1,58 @@
+"""What is compared on text8: heads and ablations, as plain changes to the settings, and what was published."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.lm.settings import Settings, from_preset
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the tables."""
+
+    label: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    preset: str = "best"
+    perplexity: float | None = None  # published (the paper's Table 1)
+    minutes: float | None = None  # published (the paper's Table 2)
+
+    def settings(self, **given: Any) -> Settings:
+        """Its settings, with what is given in their place."""
+        return from_preset(self.preset, **{**self.changes, **given})
+
+
+def _organized(label: str, **options: Any) -> Variant:
+    return Variant(label, {"head_options": options})
+
+
+VARIANTS: dict[str, Variant] = {
+    "full": Variant("full softmax", {"head": "full"}, perplexity=144.17, minutes=77),
+    # As it comes out of the box: no graph, every kernel launched by itself.
+    "full-eager": Variant("full softmax, without a CUDA graph", {"head": "full", "graph": False}),
+    "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),
+    "adaptive": Variant("adaptive softmax (torch)", {"head": "adaptive"}, perplexity=147),
+    "hsm-frequency": Variant("hierarchical, frequency bins", {"head": "hsm-frequency"}, perplexity=166),
+    "random-clusters": Variant("hierarchical, random clusters", {"head": "random-clusters"}),
+    "self-organized": Variant("self-organized", perplexity=144.77, minutes=20),
+    "paper": Variant("self-organized as printed: ReLU, λ = 1/f", preset="paper", perplexity=144.77, minutes=20),
+    "paper-mean": Variant("as printed, but λ = 1 - 1/f", {"head_options": {"smoothing": "mean"}}, preset="paper"),
+    "score-paper": _organized("score: the paper's", score="paper"),
+    "table": _organized("statistic: the paper's table", statistic="table"),
+    "no-projection": _organized("without projections", projection=False),
+    "k-250": _organized("K = 250", reorganize_every=250),
+    "k-4000": _organized("K = 4,000", reorganize_every=4000),
+}
+
+# The paper's Table 1 beyond the heads that are trained here.
+PUBLISHED = {
+    "full softmax (Grave et al.)": 144,
+    "importance sampling": 166,
+    "D-softmax": 195,
+}
+
+
+def chosen(names: list[str]) -> dict[str, Variant]:
+    """The variants of these names."""
+    if stranger := next((name for name in names if name not in VARIANTS), None):
+        raise ValueError(f"there is nothing called {stranger!r} to compare; there are: {', '.join(VARIANTS)}")
+    return {name: VARIANTS[name] for name in names}

@@ -1,0 +1,114 @@
+"""What a run tells: a line of JSON for every measurement, TensorBoard, and a bar in the terminal."""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Journal:
+    """A file of JSON lines that can be cut back to where a checkpoint was made."""
+
+    def __init__(self, path: Path, keep: int = 0) -> None:
+        """`keep`: the bytes to go on after; what was written after them is written again."""
+        held = path.stat().st_size if path.exists() else 0
+        if held < keep:
+            raise ValueError(f"{path} has lost lines: it holds {held} bytes, the checkpoint knows of {keep}")
+        self.file = path.open("a", encoding="utf-8")
+        self.file.truncate(keep)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Adds a line."""
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+
+    def position(self) -> int:
+        """The bytes written so far, safe on the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All lines of a journal; [] if there is none."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+class Board:
+    """TensorBoard's curves, where it is installed."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self.writer = None
+            return
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1)
+
+    def write(self, name: str, record: dict[str, Any]) -> None:
+        """Every number of a record, under `name`."""
+        if self.writer is not None:
+            for key, value in record.items():
+                if isinstance(value, int | float) and key != "step":
+                    self.writer.add_scalar(f"{name}/{key}", value, record["step"])
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        pass
+
+
+class Bar:
+    """A bar with perplexity, words a second and the time left."""
+
+    def __init__(self, console: Console, name: str, total: int, done: int = 0) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("perplexity {task.fields[perplexity]:,.1f} · {task.fields[rate]:,.0f} words/s"),
+            console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task(name, total=total, completed=done, perplexity=float("nan"), rate=0.0)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None:
+        """Shows how far it is."""
+        self.progress.update(self.task, completed=step, perplexity=perplexity, rate=rate)
+
+    def say(self, message: str) -> None:
+        """A line above the bar."""
+        self.console.print(message, markup=False, highlight=False)

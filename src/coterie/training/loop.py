@@ -1,0 +1,240 @@
+"""The training loop: updates, evaluations, early stop, checkpoints, and going on as if nothing had happened."""
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.training import checkpoint, optimizers, schedules
+from coterie.training.device import choose_precision
+from coterie.training.distributed import World
+from coterie.training.graph import graphed
+from coterie.training.interrupt import Interrupt
+from coterie.training.logs import Board, Display, Journal
+from coterie.training.run import Run
+from coterie.training.settings import TrainingSettings
+from coterie.training.update import Learner, Update
+
+
+class Task(Learner, Protocol):
+    """What is trained, and on what."""
+
+    steps_per_epoch: int
+    words_per_step: int  # in all processes together
+    graphable: bool  # whether an update waits for nothing and has the same shapes every time
+
+    def groups(self) -> list[optimizers.Group]:
+        """All parameters, in groups that are trained alike."""
+        ...
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """The batch of an update, counted from 0 over the whole run, on the device."""
+        ...
+
+    def start_epoch(self) -> None: ...
+
+    def updated(self) -> dict[str, Any] | None:
+        """Called after every update; says what was reorganised, if anything was."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """What the model is worth now; "loss" is what is to be small."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold of this process beside the model and the optimizer."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Progress:
+    """How far a run is."""
+
+    step: int = 0
+    seconds: float = 0.0  # spent on updates alone
+    summed: int = 0  # updates whose losses are summed for the next line of the log
+    best: dict[str, Any] = field(default_factory=dict)  # the best evaluation
+    stale: int = 0  # evaluations since then
+    finished: bool = False
+
+
+class Trainer:
+    """Trains a task as the settings say, and keeps its run's folder."""
+
+    def __init__(
+        self, task: Task, settings: TrainingSettings, run: Run, device: torch.device, display: Display, world: World
+    ) -> None:
+        self.task, self.settings, self.run, self.device, self.display = task, settings, run, device, display
+        self.world = world
+        self.optimizer = optimizers.build(settings, task.groups(), device)
+        self.precision = choose_precision(settings.precision, device)
+        self.update = Update(task, self.optimizer, settings.clip, device, self.precision)
+        self.total = settings.epochs * task.steps_per_epoch
+        self.progress = Progress()
+        self.positions = [0, 0]  # bytes of the two journals at the last checkpoint
+
+    def resume(self) -> None:
+        """Goes on from the last checkpoint, if there is one."""
+        if not self.run.checkpoint.exists():
+            return
+        content = checkpoint.load(self.run.checkpoint)
+        ranks = content["ranks"]
+        if len(ranks) != self.world.size:
+            raise ValueError(
+                f"{self.run.path} was trained by {len(ranks)} process(es), now there are {self.world.size}: go on with "
+                "as many as before"
+            )
+        self.progress = Progress(**content["progress"])
+        self.positions = content["positions"]
+        self.task.model.load_state_dict(content["model"])
+        optimizers.load(self.optimizer, content["optimizer"])
+        own = ranks[self.world.rank]
+        self.task.load_state(own["task"])
+        self.update.loss_sum.copy_(own["loss_sum"])
+        checkpoint.set_random_state(own["random"], self.device)
+
+    def fit(self) -> Progress:
+        """Trains to the end, or until the user or a lack of progress stops it."""
+        with Interrupt() as interrupt:
+            self._open()
+            try:
+                self._loop(interrupt)
+            finally:
+                self._close()
+        return self.progress
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _loop(self, interrupt: Interrupt) -> None:
+        task, settings, progress = self.task, self.settings, self.progress
+        step_once = graphed(self.update, settings.graph, task.graphable and self.world.size == 1, self.display.say)
+        self._go()
+        saved_at, applied = self.started, math.nan
+        while progress.step < self.total and not progress.finished:
+            if progress.step % task.steps_per_epoch == 0:
+                task.start_epoch()
+            factor = schedules.factor(
+                settings.schedule, progress.step, task.steps_per_epoch, settings.epochs, settings.warmup
+            )
+            if factor != applied:
+                optimizers.set_learning_rate(self.optimizer, factor)
+                applied = factor
+            step_once(*task.batch(progress.step))
+            progress.step += 1
+            progress.summed += 1
+            if (moved := task.updated()) is not None and self.world.main:
+                self.journals[1].write({"step": progress.step, **moved})
+                self.board.write("reorganisation", {"step": progress.step, **moved})
+            epoch_over = progress.step % task.steps_per_epoch == 0
+            look = epoch_over or bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
+            if look or progress.step % settings.log_every == 0:
+                self._log(factor)
+            if look:
+                self._evaluate()
+            if self.world.size == 1 or look or progress.step % settings.log_every == 0:
+                # Several processes ask each other, and that only now and then.
+                stop = self.world.any(interrupt.asked, self.device)
+                due = time.perf_counter() - saved_at >= settings.checkpoint_every
+                if epoch_over or stop or progress.finished or self.world.any(due, self.device):
+                    self._save()
+                    saved_at = time.perf_counter()
+                if stop:
+                    return
+        progress.finished = True
+
+    def _go(self) -> None:
+        self.started = time.perf_counter()
+        self.timed = (self.progress.step, self.started)
+
+    def _pause(self) -> None:
+        """Stops the clock of training; waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.progress.seconds += time.perf_counter() - self.started
+
+    def _log(self, factor: float) -> None:
+        progress = self.progress
+        loss = float(self.world.mean(self.update.loss_sum)) / progress.summed  # waits for the device
+        self.update.loss_sum.zero_()
+        progress.summed = 0
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the loss is {loss} at update {progress.step}: lower the learning rate or the clipping norm. The last "
+                "checkpoint is unharmed"
+            )
+        before, then = self.timed
+        now = time.perf_counter()
+        self.timed = (progress.step, now)
+        rate = (progress.step - before) * self.task.words_per_step / max(now - then, 1e-9)
+        perplexity = math.exp(min(loss, 700.0))
+        record = {
+            "event": "train",
+            "step": progress.step,
+            "epoch": progress.step / self.task.steps_per_epoch,
+            "loss": loss,
+            "perplexity": perplexity,
+            "learning_rate": self.settings.learning_rate * factor,
+            "words_per_second": rate,
+            "seconds": progress.seconds + now - self.started,
+        }
+        self.display.advance(progress.step, perplexity, rate)
+        if self.world.main:
+            self.journals[0].write(record)
+            self.board.write("train", record)
+
+    def _evaluate(self) -> None:
+        self._pause()
+        progress = self.progress
+        measured = self.world.from_main(self.task.evaluate() if self.world.main else None)
+        record = {"event": "evaluate", "step": progress.step, "epoch": progress.step / self.task.steps_per_epoch}
+        record |= {**measured, "seconds": progress.seconds}
+        # Written so that a loss that is not a number is never the best.
+        better = not progress.best or measured["loss"] < progress.best["loss"]
+        progress.stale = 0 if better else progress.stale + 1
+        if better:
+            progress.best = record
+        if self.world.main:
+            self.journals[0].write(record)
+            self.board.write("evaluate", record)
+            told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
+            self.display.say(f"update {progress.step:,}: {told}")
+            if better:
+                checkpoint.save(self.run.best, {"model": self.task.model.state_dict(), "evaluation": record})
+        if self.settings.patience is not None and progress.stale >= self.settings.patience:
+            progress.finished = True
+            self.display.say(f"stopped early: the last {progress.stale} evaluations were no better")
+        self._go()
+
+    def _save(self) -> None:
+        self._pause()
+        own = {
+            "task": self.task.state(),
+            "random": checkpoint.random_state(self.device),
+            "loss_sum": self.update.loss_sum,
+        }
+        ranks = self.world.gather(own)
+        if self.world.main:
+            positions = [journal.position() for journal in self.journals]
+            content = {
+                "progress": asdict(self.progress), "positions": positions, "ranks": ranks,
+                "model": self.task.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            }  # fmt: skip
+            checkpoint.save(self.run.checkpoint, content)
+        self._go()
+
+    def _open(self) -> None:
+        if self.world.main:
+            paths = (self.run.log, self.run.reorganizations)
+            self.journals = [Journal(path, keep) for path, keep in zip(paths, self.positions, strict=True)]
+            self.board = Board(self.run.path / "tensorboard", self.progress.step)
+
+    def _close(self) -> None:
+        if self.world.main:
+            for journal in self.journals:
+                journal.close()
+            self.board.close()

@@ -1,0 +1,192 @@
+"""Checkpoints: whole or not there, complete to the last bit, and never able to run code."""
+
+import json
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from coterie.lm.train import train
+from coterie.lm.trained import Trained
+from coterie.training import checkpoint
+from coterie.training.logs import Journal, read_journal
+from tests.corpora import small, tiny_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"), words=8000)
+
+
+def told(path):
+    """What a run's journals hold that does not depend on the clock."""
+    timed = ("seconds", "words_per_second")
+    return [
+        {key: value for key, value in record.items() if key not in timed}
+        for name in ("log.jsonl", "reorganisations.jsonl")
+        for record in read_journal(path / name)
+    ]
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(corpus, tmp_path):
+    settings = small(epochs=3, optimizer="adam", learning_rate=1e-3, layers=2)
+    train(corpus, tmp_path / "whole", settings)
+    out = tmp_path / "killed"
+    program = (
+        "import json, sys; from pathlib import Path; from coterie.lm.corpus import Corpus; "
+        "from coterie.lm.settings import Settings; from coterie.lm.train import train; "
+        "train(Corpus.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
+    )
+    frequent = json.dumps({**settings.to_dict(), "checkpoint_every": 0.05})
+    luck, lives, mid_run = random.Random(0), 0, 0
+    while True:
+        lives += 1
+        assert lives < 20
+        before = (out / "checkpoint.pt").stat().st_mtime_ns if (out / "checkpoint.pt").exists() else 0
+        process = subprocess.Popen([sys.executable, "-c", program, str(corpus.path), str(out), frequent])
+        while lives <= 3 and process.poll() is None:
+            # Only a life that got further than the last one is worth ending.
+            if (out / "checkpoint.pt").exists() and (out / "checkpoint.pt").stat().st_mtime_ns > before:
+                time.sleep(luck.random() / 4)
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        code = process.wait(timeout=60)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        mid_run += 1
+    assert mid_run >= 1
+    assert told(out) == told(tmp_path / "whole")
+    ours, theirs = (checkpoint.load(path / "checkpoint.pt") for path in (out, tmp_path / "whole"))
+    for name, value in theirs["model"].items():
+        assert torch.equal(ours["model"][name], value), name
+    assert ours["progress"]["best"]["loss"] == theirs["progress"]["best"]["loss"]
+
+
+def test_the_checkpoint_is_complete(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(epochs=1))
+    content = checkpoint.load(tmp_path / "run/checkpoint.pt")
+    assert {"head.partition.cluster_of", "head.statistic.total", "head.counts", "head.updates"} <= content[
+        "model"
+    ].keys()
+    assert content["optimizer"]["state"]
+    own = content["ranks"][0]
+    assert own["random"]["cpu"].numel()
+    assert own["task"]["carried"][0].any()
+    assert content["positions"][0] == (tmp_path / "run/log.jsonl").stat().st_size
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"step": 1, "x": torch.zeros(10)})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))  # as a disk with that much left
+    try:
+        with pytest.raises(OSError, match=r"the one before it is kept.*--resume") as error:
+            checkpoint.save(path, {"step": 2, "x": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "\n" not in str(error.value)
+    assert checkpoint.load(path)["step"] == 1
+    assert [found.name for found in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("code from a file has run",))
+
+
+def test_reading_never_runs_code(tmp_path, capsys):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"format": checkpoint.FORMAT, "version": checkpoint.VERSION, "x": Evil()}, path)
+    with pytest.raises(ValueError, match="damaged, or not one of ours"):
+        checkpoint.load(path)
+    path.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ValueError, match="damaged, or not one of ours"):
+        checkpoint.load(path)
+    assert "has run" not in capsys.readouterr().out
+
+
+def test_what_is_not_a_checkpoint_is_refused_in_one_sentence(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"x": torch.arange(1000)})
+    whole = path.read_bytes()
+    for wrong in (b"", b"text", whole[: len(whole) // 2]):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+            checkpoint.load(path)
+    torch.save({"x": 1}, path)
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        checkpoint.load(path)
+    torch.save({"format": checkpoint.FORMAT, "version": 99}, path)
+    with pytest.raises(ValueError, match="version 99, this program reads version 1"):
+        checkpoint.load(path)
+
+
+def test_a_run_half_written_is_told_apart(corpus, tmp_path):
+    out = tmp_path / "run"
+    train(corpus, out, small(epochs=1))
+    (out / "model.pt").rename(out / "gone.pt")
+    with pytest.raises(ValueError, match=r"holds no model yet.*--resume"):
+        Trained.open(out)
+    (out / "gone.pt").rename(out / "model.pt")
+    (out / "log.jsonl").write_text("")
+    (out / "result.json").unlink()
+    with pytest.raises(ValueError, match="has lost lines"):
+        train(corpus, out, small(epochs=1), resume=True)
+    (out / "config.json").write_text('{"format": "coterie-run"')
+    with pytest.raises(ValueError, match="damaged: it is not JSON"):
+        Trained.open(out)
+    (out / "config.json").write_text('{"format": "coterie-run", "version": 7, "kind": "language model"}')
+    with pytest.raises(ValueError, match="a run of version 7, this program reads version 1"):
+        Trained.open(out)
+
+
+@pytest.mark.parametrize("left", [(), ("config.json.new",), ("config.json",)])
+def test_a_run_killed_before_it_had_begun_begins(corpus, tmp_path, left):
+    train(corpus, tmp_path / "whole", small(epochs=1))
+    out = tmp_path / "run"
+    out.mkdir()
+    for name in left:
+        (out / name).write_text((tmp_path / "whole/config.json").read_text())
+    train(corpus, out, small(epochs=1), resume=True)
+    assert told(out) == told(tmp_path / "whole")
+    assert Trained.open(out).words == corpus.words
+
+
+def test_runs_are_not_overwritten_unasked(corpus, tmp_path):
+    out = tmp_path / "run"
+    train(corpus, out, small(epochs=1))
+    log = (out / "log.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"holds a run: go on with it .--resume. or replace it .--force."):
+        train(corpus, out, small(epochs=1))
+    with pytest.raises(ValueError, match="was started with hidden 16, not 8"):
+        train(corpus, out, small(epochs=1, hidden=8), resume=True)
+    assert (out / "log.jsonl").read_bytes() == log
+    train(corpus, out, small(epochs=1, hidden=8), force=True)
+    assert (out / "log.jsonl").read_bytes() != log
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not a run"):
+        train(corpus, tmp_path / "other", small(), force=True)
+    assert (tmp_path / "other/thesis.txt").read_text() == "mine"
+
+
+def test_journals_are_cut_back_to_the_checkpoint(tmp_path):
+    journal = Journal(tmp_path / "log.jsonl")
+    journal.write({"step": 1})
+    keep = journal.position()
+    journal.write({"step": 2})
+    journal.close()
+    journal = Journal(tmp_path / "log.jsonl", keep)
+    journal.write({"step": 3})
+    journal.close()
+    assert read_journal(tmp_path / "log.jsonl") == [{"step": 1}, {"step": 3}]

@@ -1,0 +1,127 @@
+"""`coterie reproduce`: stopped and repeated at will, every run is made once; the report says what the runs wrote."""
+
+import json
+import math
+import os
+import signal
+import statistics
+
+import pytest
+
+from coterie.lm.reproduce import reproduce
+from coterie.lm.train import LanguageTask
+from coterie.lm.variants import VARIANTS, chosen
+from coterie.training.logs import read_journal
+from tests.corpora import SMALL, tiny_corpus, tiny_text
+from tests.test_lm_commands import coterie
+
+TINY = {**SMALL, "epochs": 1, "length": 20}
+del TINY["head_options"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Two heads, two seeds; stopped in the second run and repeated."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    corpus = tiny_corpus(folder)
+    arguments = (str(corpus.path), folder / "out", ["full", "k-250"], [0, 1])
+    usual, calls = LanguageTask.batch, [0]
+
+    def interrupted(self, step):
+        calls[0] += 1
+        if calls[0] == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+        return usual(self, step)
+
+    LanguageTask.batch = interrupted
+    try:
+        changed = {**TINY, "head_options": {"reorganize_every": 5}, "evaluate_every": 7}
+        organized = (str(corpus.path), folder / "out", ["self-organized"], [0, 1])
+        assert reproduce(*organized, **changed) is None
+    finally:
+        LanguageTask.batch = usual
+    finished = folder / "out/runs/self-organized-0"
+    before = {path: path.read_bytes() for path in finished.glob("*.json*")}
+    assert reproduce(*organized, **changed) is not None
+    assert {path: path.read_bytes() for path in finished.glob("*.json*")} == before
+    return folder / "out", reproduce(*arguments, **TINY), reproduce(*organized, **changed)
+
+
+def test_the_report_says_what_the_runs_wrote(done):
+    out, _, report = done
+    row = report.rows[0]
+    assert report.seeds == [0, 1]
+    for seed in range(2):
+        log = read_journal(out / f"runs/self-organized-{seed}/log.jsonl")
+        assert row.perplexity[seed] == [record for record in log if record["event"] == "evaluate"][-1]["perplexity"]
+        result = json.loads((out / f"runs/self-organized-{seed}/result.json").read_text())
+        assert row.seconds[seed] == result["training_seconds"]
+    assert row.perplexity[0] != row.perplexity[1]
+    text = (out / "report.md").read_text()
+    mean, deviation = statistics.mean(row.perplexity), statistics.stdev(row.perplexity)
+    assert f"| self-organized | {mean:.2f} ± {deviation:.2f} |" in text
+    assert "| 144.77 |" in text
+    assert "importance sampling" in text
+    for heading in ("Table 1", "Table 2", "Figure 1", "Table 3", "How it was made"):
+        assert heading in text
+    assert "seed(s) 0, 1" in text
+    saved = json.loads((out / "report.json").read_text())
+    assert saved["rows"][0]["perplexity"] == row.perplexity
+    assert saved["environments"][0]["versions"]["torch"] in text
+
+
+def test_the_figure_has_its_data(done):
+    out, _, report = done
+    curves = report.curves
+    assert curves.evaluated[:2] == [7, 14]
+    assert curves.reorganized[:2] == [5, 10]
+    for whole, cluster, inside in zip(
+        curves.perplexity, curves.cluster_perplexity, curves.in_cluster_perplexity, strict=True
+    ):
+        assert math.isclose(whole, cluster * inside, rel_tol=1e-6)
+    assert (out / "figure1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_heads_without_clusters_are_reported_too(done):
+    _, report, _ = done
+    full, other = report.rows
+    assert full.cluster_perplexity == []
+    assert other.label == "K = 250"
+    assert full.published_perplexity == 144.17
+    assert len(other.seconds) == 2
+
+
+def test_the_command_prepares_the_text_itself(tmp_path):
+    (tmp_path / "text.txt").write_text(tiny_text(40_000))
+    settings = [f"--setting={name}={value}" for name, value in {**TINY, "length": 60, "sequences": 32}.items()]
+    done = coterie(
+        "reproduce", "text8", tmp_path / "text.txt", "--out", tmp_path / "out", "--heads", "random-clusters", *settings
+    )
+    assert "development part" in str(done.exception)  # text8's split is too long for this text
+    assert not (tmp_path / "out/data").exists()
+    (tmp_path / "text.txt").write_text(tiny_text(170_000))
+    done = coterie(
+        "reproduce", "text8", tmp_path / "text.txt", "--out", tmp_path / "out", "--heads", "random-clusters", *settings
+    )
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "out/report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("text9", "x"), "there is no experiment 'text9'"),
+        (("text8", "x", "--heads", "fuller"), "there is nothing called 'fuller' to compare"),
+        (("text8", "x", "--seeds", "one"), "--seeds takes whole numbers"),
+        (("text8", "x", "--setting", "epochs"), "takes NAME=VALUE"),
+    ],
+)
+def test_mistakes_are_answered_in_one_sentence(tmp_path, arguments, said):
+    done = coterie("reproduce", *arguments, "--out", tmp_path / "out")
+    assert said in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_variant_has_settings():
+    for variant in chosen(list(VARIANTS)).values():
+        assert variant.settings(epochs=3).epochs == 3
