@@ -267,3 +267,23 @@ def test_one_cluster_without_projection_is_the_full_softmax():
         torch.autograd.grad(head(hidden, target).loss, inputs), torch.autograd.grad(loss, inputs), strict=True
     ):
         assert torch.allclose(got, want)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_gradients_computed_ahead_are_the_gradients_however_often_and_however_scaled(reduction):
+    """Backward twice through one graph, with a scaled loss, with uneven weights: always what the definition says."""
+    results = []
+    for backend in ("torch", "reference"):
+        torch.manual_seed(1)
+        head = make(reduction=reduction, backend=backend, dtype=torch.float64)
+        hidden = torch.randn(30, WIDTH, dtype=torch.float64, requires_grad=True)
+        target = torch.randint(0, 53, (30,))
+        target[::7] = -100
+        loss = head(hidden, target).loss.sum()
+        for factor in (1.0, 0.25, 3.0):
+            (factor * loss).backward(retain_graph=True)
+        weights = torch.rand(30, dtype=torch.float64)
+        (head(hidden, target).output * weights).sum().backward()
+        results.append([hidden.grad, *(parameter.grad for parameter in head.parameters())])
+    for got, want in zip(*results, strict=True):
+        assert torch.allclose(got, want, atol=1e-9)
