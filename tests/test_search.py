@@ -42,7 +42,7 @@ def test_peaked_rows_open_few_clusters(monkeypatch):
         return original(self, hidden, log_cluster, row, cluster)
 
     monkeypatch.setattr(search.Words, "open", count)
-    monkeypatch.setattr(search.Words, "log_prob", lambda *_: pytest.fail("dense"))
+    monkeypatch.setattr(search.Words, "logits", lambda *_: pytest.fail("dense"))
     head = make(3000, in_features=16)
     hidden = 3 * torch.randn(20, 16)
     head.topk(hidden, 3)

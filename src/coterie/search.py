@@ -2,7 +2,8 @@
 
 A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So clusters are opened in descending P(c|h), and a row
 is finished once its k-th best word beats the next cluster. A flat distribution would open nearly all of them, slower
-than one large product; rows still unfinished after a share of the vocabulary are therefore answered densely.
+than one large product; a row whose k-th best word, after a few clusters, still leaves most of the vocabulary in
+question is answered densely.
 
 Shapes: T rows, D width, V words, C clusters, S words of a cluster, k answers, P pairs of a row and a cluster to open.
 """
@@ -15,8 +16,14 @@ from torch import Tensor
 
 from coterie.partition import Partition
 
-# A row that has opened clusters holding this share of the vocabulary is finished densely.
+# A row is finished densely when it has opened clusters that hold this share of the vocabulary,
 DENSE_SHARE = 0.125
+# or when, after this many clusters, those that may still matter hold half of it.
+FIRST_LOOK = 3
+# From this many rows on, the matrix is fetched cluster by cluster; below, one product with all of it is faster.
+MANY_ROWS = 16
+# Few rows open one cluster at a time: they share none, and every cluster too many is time lost.
+FEW_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -27,20 +34,40 @@ class Words:
     bias: Tensor | None  # (V,)
     partition: Partition
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
+        logits = hidden @ self.weight.to(hidden.dtype).T
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.bias is None else logits + self.bias
+
     def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
-        logits = hidden @ self.weight.to(hidden.dtype).T  # (T, V)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.bias is not None:
-            logits = logits + self.bias
+        if not (hidden.is_cuda or torch.compiler.is_compiling()):
+            return self.log_prob_in_order(hidden, log_cluster)[:, self.partition.position]
+        # No loop over the clusters: launches cost too much on a GPU, and sizes are not known to a compiler.
+        logits = self.logits(hidden)
         cluster_of = self.partition.cluster_of
-        index = cluster_of.expand_as(logits)
         # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
         top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
-        top = top.scatter_reduce(1, index, logits.detach(), "amax")  # (T, C), -inf: an empty cluster
+        top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # (T, C), -inf: empty
         shifted = logits - top[:, cluster_of]
         total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1, 0: an empty cluster
         return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
+
+    def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """The same with the words in the partition's order, a cluster at a time."""
+        sizes = self.partition.sizes.tolist()
+        if hidden.shape[0] < MANY_ROWS:
+            parts = self.logits(hidden)[:, self.partition.words].split(sizes, 1)
+        else:
+            parts = tuple(self.logits_of(hidden, ids) for ids in self.partition.words.split(sizes))
+        return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+
+    def logits_of(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least."""
+        logits = hidden @ self.weight.index_select(0, words).to(hidden.dtype).T
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.bias is None else logits + self.bias[words]
 
     def open(self, hidden: Tensor, log_cluster: Tensor, row: Tensor, cluster: Tensor) -> Iterator["Opened"]:
         """Opens clusters for rows, pair by pair, (P,) and (P,); yields each distinct cluster once."""
@@ -50,11 +77,7 @@ class Words:
         for c, pairs in zip(clusters.tolist(), order.split(counts.tolist()), strict=True):
             words = self.partition.words[bounds[c] : bounds[c + 1]]
             rows = row[pairs]
-            logits = hidden[rows] @ self.weight[words].to(hidden.dtype).T
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            if self.bias is not None:
-                logits = logits + self.bias[words]
-            yield Opened(pairs, words, logits.log_softmax(1) + log_cluster[rows, c, None])
+            yield Opened(pairs, words, self.logits_of(hidden[rows], words).log_softmax(1) + log_cluster[rows, c, None])
 
 
 @dataclass(frozen=True)
@@ -81,22 +104,30 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
     values = torch.full((n_rows, k), -torch.inf, dtype=log_cluster.dtype, device=log_cluster.device)
     indices = torch.zeros((n_rows, k), dtype=torch.int64, device=log_cluster.device)
     active = torch.arange(n_rows, device=log_cluster.device)
-    rank, wave = 0, 1
-    while active.numel() and rank < n_clusters:
-        done = (values[active, -1] >= ranked[active, rank]) & (values[active, -1] > -torch.inf)
-        active = active[~done]
+    rank, width = 0, 1
+    while rank < n_clusters:
+        worst = values[active, -1]
+        active = active[(worst < ranked[active, rank]) | (worst == -torch.inf)]
+        if not active.numel():
+            break
         too_far = opened[active, rank] > max(DENSE_SHARE * n_words, 2 * k)
+        if rank >= FIRST_LOOK:
+            # Clusters more probable than the k-th best word may hold a better one.
+            in_question = (ranked[active] > values[active, -1:]).sum(1) - 1
+            too_far |= opened[active].gather(1, in_question.clamp(min=0)[:, None]).squeeze(1) > n_words / 2
         if bool(too_far.any()):
             flat = active[too_far]
             values[flat], indices[flat] = _dense_topk(words, hidden[flat], log_cluster[flat], k)
             active = active[~too_far]
-        width = min(wave, n_clusters - rank)
+            if not active.numel():
+                break
+        width = min(width, n_clusters - rank)
         found_values, found_words = _open_wave(words, hidden, log_cluster, active, by_rank[:, rank : rank + width], k)
-        all_values = torch.cat((values[active], found_values), 1)
-        best = all_values.topk(k, 1)
+        best = torch.cat((values[active], found_values), 1).topk(k, 1)
         values[active] = best.values
         indices[active] = torch.cat((indices[active], found_words), 1).gather(1, best.indices)
-        rank, wave = rank + width, 2 * wave
+        rank += width
+        width = 1 if active.numel() <= FEW_ROWS else 2 * width
     return values, indices
 
 
@@ -118,8 +149,11 @@ def _open_wave(
 
 
 def _dense_topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
-    return values, indices
+    if hidden.is_cuda or torch.compiler.is_compiling():
+        values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
+        return values, indices
+    values, places = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
+    return values, words.partition.words[places]
 
 
 def sample(
