@@ -1,18 +1,12 @@
 """Text to ids: the same as splitting the whole text at once, from every kind of source; nothing half-written."""
 
-import functools
-import gzip
 import hashlib
-import http.server
 import json
-import lzma
 import os
 import random
 import subprocess
 import sys
-import threading
 import tracemalloc
-import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +20,7 @@ from coterie.lm import corpus as module
 from coterie.lm import sources
 from coterie.lm.corpus import Corpus, prepare
 from coterie.lm.prepare_command import prepare as command
+from tests.texts import content, pack, save
 
 LETTERS = "abBéΣ世🙂İ"
 GAPS = [" ", " ", " ", "\n", "\n\n", "\t", "\r\n", "\u2003", " \n "]
@@ -36,12 +31,6 @@ def some_text(n_words: int, seed: int = 0) -> str:
     rng = random.Random(seed)
     words = ("".join(rng.choices(LETTERS, k=rng.choice([1, 1, 1, 2, 3]))) for _ in range(n_words))
     return "".join(word + rng.choice(GAPS) for word in words) + "end"
-
-
-def save(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    return path
 
 
 def tokens_of(text: str, lower: bool, eos: bool) -> list[str]:
@@ -63,10 +52,6 @@ def reference(train: str, dev: str, min_count=1, max_vocab=None, lower=False, eo
     ids = [words.index(token) if token in words else 0 for token in tokens]
     dev_ids = [words.index(token) if token in words else 0 for token in tokens_of(dev, lower, eos)]
     return words, [ids.count(n) for n in range(len(words))], ids, dev_ids
-
-
-def content(corpus: Corpus):
-    return corpus.words, corpus.counts.tolist(), corpus.train.tolist(), corpus.dev.tolist()
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -144,21 +129,6 @@ def test_the_smallest_type_that_holds_the_vocabulary(tmp_path, n_words, dtype):
     assert corpus.dev.tolist() == [n_words]
     assert isinstance(corpus.train, np.memmap)
     assert np.array_equal(np.load(tmp_path / "out" / "train.npy", mmap_mode="r"), np.arange(1, n_words + 1))
-
-
-def pack(path: Path, text: str) -> Path:
-    data = text.encode()
-    if path.suffix == ".xz":
-        path.write_bytes(lzma.compress(data[:99]) + lzma.compress(data[99:]))  # two streams are one file
-    elif path.suffix == ".gz":
-        path.write_bytes(gzip.compress(data[:99]) + gzip.compress(data[99:]))
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("a.txt", data)
-    else:
-        zstandard = pytest.importorskip("zstandard", reason="reading .zst needs zstandard")
-        path.write_bytes(zstandard.compress(data[:99]) + zstandard.compress(data[99:]))
-    return path
 
 
 @pytest.mark.parametrize("suffix", ["xz", "gz", "zst", "zip"])
@@ -376,70 +346,6 @@ def test_what_is_not_whole_is_not_opened(tmp_path, break_it, message):
         Corpus.open(out / "nowhere")
 
 
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A published text8 of our own, and an empty cache; the folder that is served, and the cache."""
-    served, cache = tmp_path / "served", tmp_path / "cache"
-    served.mkdir()
-    pack(served / "text8.zip", "one two three " * 50)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
-    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("COTERIE_CACHE", str(cache))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(sources, "TEXT8_URL", f"http://127.0.0.1:{server.server_port}/text8.zip")
-    monkeypatch.setattr(sources, "TEXT8_MD5", hashlib.md5(b"one two three " * 50).hexdigest())
-    monkeypatch.chdir(tmp_path)
-    yield served, cache
-    server.shutdown()
-    server.server_close()
-
-
-def test_text8_is_downloaded_once(site, tmp_path):
-    served, cache = site
-    heard = []
-    one = prepare(["text8"], tmp_path / "one", dev_chars=14, progress=lambda *news: heard.append(news))
-    assert one.words == ["<unk>", "one", "three", "two"]
-    size = (cache / "text8.zip").stat().st_size
-    assert heard[0] == (size, size)
-    assert [path.name for path in cache.iterdir()] == ["text8.zip"]
-    (served / "text8.zip").unlink()
-    assert content(prepare(["text8"], tmp_path / "two", dev_chars=14)) == content(one)
-
-
-@pytest.mark.parametrize("name", ["text8", "text8.xz", "text8.zip", "text8.gz"])
-def test_text8_from_the_cache(site, tmp_path, name):
-    served, cache = site
-    (served / "text8.zip").unlink()
-    cache.mkdir()
-    write = save if name == "text8" else pack
-    write(cache / name, "one two three " * 50)
-    assert "three" in prepare(["text8"], tmp_path / "text8").words
-    assert "three" in prepare(["text8"], tmp_path / "text8", force=True).words  # though a folder has the name now
-    write(cache / name, "one two three " * 49)
-    with pytest.raises(ValueError, match=rf"{name} is not text8: the md5 of its text is"):
-        prepare(["text8"], tmp_path / "other")
-
-
-def test_text8_out_of_reach_or_wrong(site, tmp_path):
-    served, cache = site
-    for break_it in (lambda: save(served / "text8.zip", "<html>Please log in</html>"), (served / "text8.zip").unlink):
-        break_it()
-        with pytest.raises(
-            OSError, match=r"text8 is not in .* could not be downloaded from .*: put text8, text8.xz"
-        ) as told:
-            prepare(["text8"], tmp_path / "out")
-        assert str(cache) in str(told.value)
-        assert "\n" not in str(told.value)
-        assert not list(cache.iterdir())
-
-
-def test_a_file_of_that_name_is_read_as_it_is(site, tmp_path):
-    save(tmp_path / "text8", "another text " * 9)
-    assert "another" in prepare(["text8"], tmp_path / "out").words
-
-
 app = typer.Typer()
 app.command()(command)
 
@@ -462,13 +368,3 @@ def test_the_command_says_what_it_wrote(tmp_path):
     assert forced.words == ["<unk>", "A", "b"]
     assert forced.test is not None
     assert forced.test.tolist() == forced.dev.tolist() == [0] * 30
-
-
-def test_text8_itself(tmp_path):
-    folder = os.environ.get("COTERIE_DATA")
-    if not folder or not (Path(folder) / "text8" / "text8.xz").is_file():
-        pytest.skip("set COTERIE_DATA to a folder that holds text8/text8.xz")
-    corpus = prepare([Path(folder) / "text8" / "text8.xz"], tmp_path / "out", min_count=11)
-    assert corpus.n_words == 44_370
-    assert len(corpus.train) + len(corpus.dev) == 17_005_207 + 1  # the cut falls within a word
-    assert corpus.source["settings"]["dev_chars"] == 1_000_000
