@@ -24,6 +24,8 @@ def build(**options):
         ({"counts": torch.tensor([1.0] * 52 + [math.nan])}, "class 52 has nan"),
         ({"counts": torch.tensor([1.0] * 52 + [0.5])}, "whole numbers.*class 52 has 0.5"),
         ({"counts": [0] * 53}, "all zero"),
+        ({"counts": [2**60] * 53}, "at most 2.53"),
+        ({"counts": torch.full((53,), 1e19)}, "at most 2.53"),
         ({"n_classes": 1}, "n_classes must be at least 2; got 1"),
         ({"in_features": 0}, "in_features must be at least 1; got 0"),
         ({"n_clusters": 54}, "from 1 to n_classes = 53; got 54"),
@@ -146,11 +148,35 @@ def test_a_checkpoint_with_fuller_clusters_than_the_layer_has_places_for():
     assert torch.equal(head.partition.cluster_of, before)
 
 
+def test_a_checkpoint_of_another_statistic_is_refused_even_if_it_has_the_same_shape():
+    head = make(256, in_features=16)
+    assert head.n_clusters == 16
+    before = copy.deepcopy(head.state_dict())
+    with pytest.raises(RuntimeError, match="another kind than the layer's 'mean_hidden'"):
+        head.load_state_dict(make(256, in_features=16, statistic="table").state_dict())
+    for key, value in head.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_step_begins_to_count_batches_anew():
+    head = make(reorganize_every=1000)
+    head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
+    assert head.faults.unstepped() == 1
+    head.step()
+    assert head.faults.unstepped() == 0
+
+
+def test_a_budget_without_end_is_no_budget():
+    head = make(frequency_budget=math.inf)
+    head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,)))
+    head.reorganize()
+
+
 def test_trained_long_without_step_says_so_once():
     head = make(reorganize_every=5)
 
     def train():
-        for _ in range(100):
+        for _ in range(1000):
             head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
 
     with pytest.warns(UserWarning, match=r"Call head\.step\(\) after every optimizer\.step\(\)"):

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 import shutil
 
@@ -60,8 +61,10 @@ def test_every_parameter_has_a_gradient_at_every_step(make_head):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_takes_float32_and_returns_float32_losses(dtype):
-    head = make(200)
+@pytest.mark.parametrize("options", [{}, {"projection": False}, {"bias": False}, {"label_smoothing": 0.1}])
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_autocast_takes_float32_and_returns_float32_losses(dtype, options, backend):
+    head = make(200, backend=backend, **options)
     hidden, target = torch.randn(2, 9, WIDTH, requires_grad=True), torch.randint(0, 200, (2, 9))
     exact = head(hidden, target)
     with torch.autocast("cpu", dtype=dtype):
@@ -254,6 +257,59 @@ def test_as_in_paper():
     assert (head.activation, head.score, head.reorganize_every, head.n_clusters) == ("relu", "paper", 1000, 40)
     assert (type(head.statistic).__name__, head.statistic.smoothing) == ("Table", "paper")
     assert head.frequency_budget == 0.1
+    assert SelfOrganizedSoftmax.as_in_paper(4, 44_370).n_clusters == 211
+
+
+def test_a_layer_starts_as_documented():
+    head = SelfOrganizedSoftmax(WIDTH, 53)
+    assert torch.equal(head.projection.weight, torch.eye(WIDTH).repeat(2, 1))
+    bound = WIDTH**-0.5
+    for parameter in (head.weight, head.bias, head.cluster_weight, head.cluster_bias):
+        assert parameter.abs().max() <= bound
+        assert parameter.std() > bound / 4
+    assert not torch.equal(
+        SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection.weight[:WIDTH], torch.eye(WIDTH)
+    )
+
+
+def test_second_derivatives_are_refused_not_wrong():
+    head = make(projection=False)
+    hidden = torch.randn(4, WIDTH, requires_grad=True)
+    loss = head(hidden, torch.tensor([1, 2, 3, 4])).loss
+    with pytest.raises(RuntimeError, match='second derivatives .* need backend="reference"'):
+        torch.autograd.grad(loss, hidden, create_graph=True)
+
+
+def test_a_batch_that_is_not_finite_is_counted_nowhere():
+    head = make(counts=None)
+    hidden, target = torch.randn(5, WIDTH), torch.arange(5)
+    head(hidden, target)
+    head(hidden * torch.nan, target)
+    assert head.counts.sum() == 5
+    measures = head.measures()
+    assert measures.tokens == 5
+    assert math.isfinite(measures.perplexity)
+
+
+def test_training_and_evaluation_are_measured_apart():
+    head = make()
+    head(torch.randn(5, WIDTH), torch.arange(5))
+    head.eval()
+    head(torch.randn(3, WIDTH), torch.arange(3))
+    assert head.measures().tokens == 3
+    assert head.train().measures().tokens == 5
+
+
+def test_reorganizing_inside_autocast_is_the_same():
+    heads = []
+    for autocast in (False, True):
+        torch.manual_seed(7)
+        head = make(2000, in_features=32)
+        head(torch.randn(4000, 32), torch.arange(4000) % 2000)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            head.reorganize()
+        heads.append(head)
+    assert torch.equal(heads[0].partition.cluster_of, heads[1].partition.cluster_of)
 
 
 def test_one_cluster_without_projection_is_the_full_softmax():

@@ -28,6 +28,18 @@ def test_index_tensors_agree(data, n_clusters):
     assert torch.equal(mapped.cluster_of, partition.cluster_of)
 
 
+def test_whole_numbers_of_any_kind():
+    assert Partition.from_lists([torch.tensor([0, 2]).numpy(), torch.tensor([1])]).to_lists() == [[0, 2], [1]]
+
+
+def test_a_given_partition_may_be_fuller_but_reorganizing_keeps_the_limit():
+    crowded = Partition([0] * 40 + list(range(1, 8)) + [1] * 6, 8)
+    head = SelfOrganizedSoftmax(8, 53, torch.ones(53).long(), partition=crowded)
+    head(torch.randn(500, 8), torch.arange(500) % 53)
+    head.reorganize()
+    assert int(head.partition.sizes.max()) <= 11  # 1.5 · √53, rounded up
+
+
 def test_assigning_in_place_keeps_the_memory_and_may_alias():
     partition = Partition([0, 1, 0, 1], 2)
     before = [buffer.data_ptr() for buffer in partition.buffers()]
@@ -115,6 +127,8 @@ def test_saved_and_loaded(tmp_path, vocabulary):
         (lambda: Partition.from_mapping({0: 0, 2: 1}), r"in no cluster; the first: \[1\]"),
         (lambda: Partition.from_mapping({0: -2}), "mapped to cluster -2"),
         (lambda: Partition.from_mapping({5: 0}, 2), "names word 5; words are 0 to 1"),
+        (lambda: Partition.from_mapping({0: 0.9, 1: 1.9}), "a cluster must be a whole number; got 0.9"),
+        (lambda: Partition.from_lists([["a"]]), "a word must be a whole number; got 'a'"),
     ],
 )
 def test_bad_partitions_say_what_is_wrong(make, message):
@@ -129,6 +143,9 @@ def test_bad_partitions_say_what_is_wrong(make, message):
         ("[1, 2]", None, '"format": "coterie-partition"'),
         ('{"format": "other"}', None, "is not a partition"),
         ('{"format": "coterie-partition", "n_words": 2}', None, "lacks 'clusters'"),
+        ('{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": 5}', None, "lists of words"),
+        ('{"format": "coterie-partition", "n_words": "2", "capacity": 2, "clusters": [[0]]}', None, "whole numbers"),
+        ('{"format": "coterie-partition", "n_words": 1, "capacity": 1, "clusters": [[""]]}', ["a"], "it names ''"),
         (
             '{"format": "coterie-partition", "n_words": 2, "n_clusters": 1, "capacity": 2, "clusters": [["a", "b"]]}',
             None,

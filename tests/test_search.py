@@ -86,6 +86,7 @@ def expected_distribution(log_p, temperature=1.0, top_k=None, top_p=None):
         {"temperature": 0.7, "top_k": 8},
         {"temperature": 1.3, "top_p": 0.8},
         {"temperature": 0.8, "top_k": 9, "top_p": 0.6},
+        {"top_k": 9, "top_p": 0.6},
     ],
 )
 @pytest.mark.parametrize("make_head", [make, with_empty_clusters])
@@ -103,6 +104,22 @@ def test_draws_follow_the_distribution(make_head, options):
     if wanted[-1] < 1:
         observed, wanted = observed[:-1], wanted[:-1] * observed[:-1].sum() / wanted[:-1].sum()
     assert chisquare(observed.numpy(), wanted.numpy()).pvalue > 1e-3
+
+
+def test_a_wide_nucleus_is_drawn_from_whole():
+    head = make(1000)
+    hidden = torch.zeros(1, WIDTH)
+    with torch.no_grad():
+        for parameter in (head.bias, head.cluster_bias):
+            parameter.zero_()
+    seen = torch.bincount(draws(head, hidden, 20_000, top_p=0.9), minlength=1000)
+    assert int((seen > 0).sum()) > 800
+
+
+def test_a_temperature_next_to_zero_is_the_argmax():
+    head = make()
+    hidden = torch.randn(6, WIDTH)
+    assert torch.equal(head.sample(hidden, temperature=1e-40), head.predict(hidden))
 
 
 def test_temperature_zero_is_the_argmax():

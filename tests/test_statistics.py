@@ -128,7 +128,7 @@ def test_evaluation_teaches_nothing():
 @pytest.mark.parametrize("statistic", ["table", "mean_hidden"])
 def test_scores_are_the_mean_log_probabilities(statistic):
     """Up to a constant a word, which changes no order; and `information` takes the clusters' share off."""
-    head = make(statistic=statistic, counts=torch.full((53,), 4), n_clusters=8)
+    head = make(statistic=statistic, counts=torch.arange(1, 54) ** 2, n_clusters=8)
     hidden, target = torch.randn(40, WIDTH), torch.randint(0, 10, (40,))
     head(hidden, target)
     log_p = head.cluster_log_prob(hidden)

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 
-def why_unfit(state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], capacity: int) -> str | None:
-    """Why a state dict cannot be of a layer of `shape` (V, C, D) and `capacity` S, or None if it can."""
+def why_unfit(
+    state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], capacity: int, statistic: str | None
+) -> str | None:
+    """Why a state dict cannot be of a layer of `shape` (V, C, D), `capacity` S and `statistic`, or None if it can."""
+    if statistic is not None and prefix + "statistic.total" in state and f"{prefix}statistic.{statistic}" not in state:
+        return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build it with the other one"
     weight, clusters = state.get(prefix + "weight"), state.get(prefix + "cluster_weight")
     if weight is not None and clusters is not None:
         given = (weight.shape[0], clusters.shape[0], weight.shape[1])

@@ -70,7 +70,7 @@ class SelfOrganizedSoftmax(nn.Module):
 
         in_features: D, the width of the hidden vectors. n_classes: V.
         counts: (V,) how often each class occurs in the training data; None: counted while training.
-        n_clusters: C (√V). gamma: a cluster holds at most γ√V words.
+        n_clusters: C (√V, from 64 on up to a multiple of 8). gamma: a cluster holds at most γ√V words.
         frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
             or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
         reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
@@ -96,7 +96,11 @@ class SelfOrganizedSoftmax(nn.Module):
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
         self.reorganize_every, self.score, self.activation, self.backend = reorganize_every, score, activation, backend
         self.counting = counts is None
-        counted = torch.zeros(n_classes, dtype=torch.int64) if counts is None else check_counts(counts, n_classes)
+        counted = (
+            torch.zeros(n_classes, dtype=torch.int64, device="cpu")
+            if counts is None
+            else check_counts(counts, n_classes)
+        )
 
         if partition is not None:
             if partition.n_words != n_classes or n_clusters not in (None, partition.n_clusters):
@@ -106,7 +110,7 @@ class SelfOrganizedSoftmax(nn.Module):
                 )
             n_clusters = partition.n_clusters
         self.n_clusters = n_clusters or default_clusters(n_classes)
-        capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
+        self.capacity = capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
         self.frequency_budget = frequency_budget or default_budget(n_classes, self.n_clusters, capacity)
         if partition is None:
             partition = random_partition(counted, self.n_clusters, capacity, self._budget(counted))
@@ -141,10 +145,14 @@ class SelfOrganizedSoftmax(nn.Module):
     def as_in_paper(
         cls, in_features: int, n_classes: int, counts: Tensor | Sequence[int] | None = None, **options: Any
     ) -> Self:
-        """The layer as the paper prints it: ReLU, no biases, a table smoothed by λ = 1/f, the plain score."""
+        """The layer as the paper prints it: ReLU, no biases, a table smoothed by λ = 1/f, the plain score.
+
+        Two things it leaves open: √V is rounded up, and where a budget of 0.1 might leave words without a place, in
+        vocabularies under 900 words, it is the least that never does.
+        """
         printed = {
-            "gamma": 1.5, "reorganize_every": 1000, "statistic": "table", "smoothing": "paper", "score": "paper",
-            "projection": True, "activation": "relu", "bias": False,
+            "n_clusters": math.isqrt(n_classes - 1) + 1, "gamma": 1.5, "reorganize_every": 1000, "statistic": "table",
+            "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu", "bias": False,
         }  # fmt: skip
         return cls(in_features, n_classes, counts, **{**printed, **options})
 
@@ -219,10 +227,11 @@ class SelfOrganizedSoftmax(nn.Module):
             raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
         seen = self.statistic.seen
         before = self.partition.cluster_of
-        cluster_of = assign(
-            self._scores(self.statistic), self.counts, self.n_clusters, self.partition.capacity,
-            self._budget(self.counts), settled=torch.where(seen, -1, before),
-        )  # fmt: skip
+        with torch.autocast(before.device.type, enabled=False):  # scores are not to be rounded
+            cluster_of = assign(
+                self._scores(self.statistic), self.counts, self.n_clusters, self.capacity,
+                self._budget(self.counts), settled=torch.where(seen, -1, before),
+            )  # fmt: skip
         moved = cluster_of != before
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
         sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
@@ -304,7 +313,7 @@ class SelfOrganizedSoftmax(nn.Module):
         cluster_hidden, _ = split(both, self.in_features)
         sample = statistic.sample(cluster_hidden, self.cluster_weight, self.cluster_bias)
         if self.counting:
-            self.counts.index_add_(0, word.clamp(min=0), (word >= 0).to(torch.int64))
+            self.counts.index_add_(0, word.clamp(min=0), ((word >= 0) & sound).to(torch.int64))
         ways.remember(statistic, sample, word, grouping, self.counts, sound)
         if not word.is_cuda:
             self._remind()
@@ -325,14 +334,15 @@ class SelfOrganizedSoftmax(nn.Module):
 
     def _budget(self, counts: Tensor) -> int:
         """The frequency budget in occurrences."""
-        return max(1, math.ceil(self.frequency_budget * int(counts.sum())))
+        # No cluster ever reaches twice of everything: a larger budget means the same.
+        return max(1, math.ceil(min(self.frequency_budget, 2.0) * int(counts.sum())))
 
     def _remind(self) -> None:
         """Warns once if the layer has been trained long without step(); waits for the device."""
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
         forwards = self.faults.unstepped()
-        if forwards >= max(2 * self.reorganize_every, 100):
+        if forwards >= max(2 * self.reorganize_every, 1000):
             self._reminded = True
             warnings.warn(
                 f"{forwards} training batches and no step(): the clusters stay random. Call head.step() after every "
@@ -382,7 +392,8 @@ class SelfOrganizedSoftmax(nn.Module):
     ) -> None:
         # Refused here, before anything of this layer is overwritten.
         shape = (self.n_classes, self.n_clusters, self.in_features)
-        if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity):
+        kind = None if self.statistic is None else self.statistic.NAME
+        if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
             raise RuntimeError(reason)
         updates = state_dict.get(prefix + "updates")
         if updates is not None:

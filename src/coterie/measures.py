@@ -75,8 +75,8 @@ def summarize(
     """
     cluster, word = log_cluster.sum(), log_word.sum()
     with torch.no_grad():
-        sums += torch.stack((cluster, word, n_used))
         sound = torch.isfinite(cluster + word)
+        sums += torch.where(sound, torch.stack((cluster, word, n_used)), 0.0)
         tally[2:] += torch.stack((~sound, torch.ones_like(sound)))
     # A batch with nothing to predict has loss 0, not 0/0.
     return -(cluster + word) / n_used.clamp(min=1), sound

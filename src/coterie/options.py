@@ -59,6 +59,8 @@ def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
                 f"counts must be whole numbers, so that every machine gets the same clusters; class {first} has "
                 f"{float(given[first])}. Given frequencies? Multiply them by the number of tokens and round"
             )
+    if bool((given.double().abs() > 2**53).any()) or float(given.double().sum()) > 2**53:
+        raise ValueError("counts must add up to at most 2^53; divide them all by the same number")
     given = given.to(torch.int64)
     if bool((given < 0).any()):
         first = int((given < 0).nonzero()[0])

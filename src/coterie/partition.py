@@ -4,6 +4,7 @@ Shapes: V words, C clusters, S most words in a cluster.
 """
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Partition(nn.Module):
     @classmethod
     def from_lists(cls, clusters: Iterable[Iterable[int]], n_words: int | None = None) -> "Partition":
         """From the words of each cluster; together they must name every word from 0 to V - 1 once."""
-        lists = [list(cluster) for cluster in clusters]
+        lists = [[_whole(word, "a word") for word in cluster] for cluster in clusters]
         named = [word for cluster in lists for word in cluster]
         n_words = len(named) if n_words is None else n_words
         if not lists or n_words == 0:
@@ -92,7 +93,7 @@ class Partition(nn.Module):
         cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
         for cluster, members in enumerate(lists):
             for word in members:
-                if isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < n_words:
+                if not 0 <= word < n_words:
                     raise ValueError(f"cluster {cluster} names word {word!r}; words are 0 to {n_words - 1}")
                 if cluster_of[word] >= 0:
                     raise ValueError(f"word {word} is in cluster {int(cluster_of[word])} and again in {cluster}")
@@ -105,6 +106,7 @@ class Partition(nn.Module):
         """From word → cluster; every word from 0 to V - 1 must have one."""
         if not clusters:
             raise ValueError("a partition needs at least one word; the mapping is empty")
+        clusters = {_whole(word, "a word"): _whole(c, "a cluster") for word, c in clusters.items()}
         n_words = max(clusters) + 1 if n_words is None else n_words
         cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
         for word, cluster in clusters.items():
@@ -141,12 +143,18 @@ class Partition(nn.Module):
         if missing := next((key for key in ("clusters", "n_words", "capacity") if key not in content), None):
             raise ValueError(f"{path} is not a partition: it lacks {missing!r}")
         clusters = content["clusters"]
+        if not (isinstance(clusters, list) and all(isinstance(cluster, list) for cluster in clusters)):
+            raise ValueError(f"{path} is not a partition: its clusters must be lists of words")
+        if not (isinstance(content["n_words"], int) and isinstance(content["capacity"], int)):
+            raise ValueError(f"{path} is not a partition: n_words and capacity must be whole numbers")
         if any(isinstance(word, str) for cluster in clusters for word in cluster):
             if vocabulary is None:
                 raise ValueError(f"{path} names its words: give the vocabulary that says which id each one has")
             _check_vocabulary(vocabulary, content["n_words"])
             ids = {word: index for index, word in enumerate(vocabulary)}
-            if stranger := next((word for cluster in clusters for word in cluster if word not in ids), None):
+            strangers = [word for cluster in clusters for word in cluster if word not in ids]
+            if strangers:
+                stranger = strangers[0]
                 raise ValueError(f"{path} is of another vocabulary: it names {stranger!r}, which the given one lacks")
             clusters = [[ids[word] for word in cluster] for cluster in clusters]
         partition = cls.from_lists(clusters, content["n_words"])
@@ -200,6 +208,14 @@ def no_room(left: int, n_clusters: int, capacity: int, budget: int) -> ValueErro
         f"{left} words find no cluster with room: each of the {n_clusters} clusters holds {capacity} words or has "
         f"reached {budget} occurrences. Raise frequency_budget (None: one that can always be kept), gamma or n_clusters"
     )
+
+
+def _whole(value: Any, what: str) -> int:
+    """A whole number, from whatever stands for one (NumPy's, a tensor of one)."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number; got {value!r}") from None
 
 
 def _check_range(cluster_of: Tensor, n_clusters: int) -> None:

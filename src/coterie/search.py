@@ -178,7 +178,9 @@ def sample(
     if temperature == 0:
         return candidates[:, 0]
     # The nucleus of the untempered whole is cut against the whole; anything else against what is left.
-    probability = values.exp() if top_k is None and temperature == 1 else (values / temperature).softmax(1)
+    probability = (
+        values.exp() if top_k is None and temperature == 1 else ((values - values[:, :1]) / temperature).softmax(1)
+    )
     if top_p is not None:
         before = probability.cumsum(1) - probability
         probability = torch.where(before < top_p, probability, 0.0)

@@ -24,6 +24,7 @@ class Statistic(ExactBuffers):
     so that the first occurrence counts wholly and no start value lingers. Kept in float32 whatever the layer's dtype.
     """
 
+    NAME: str
     total: Tensor  # (V, K)
     weight: Tensor  # (V,) how much of `total` is samples; 0: never seen
 
@@ -34,6 +35,8 @@ class Statistic(ExactBuffers):
         self.smoothing = smoothing
         self.register_buffer("total", torch.zeros(n_words, row, dtype=torch.float32, device=device))
         self.register_buffer("weight", torch.zeros(n_words, dtype=torch.float32, device=device))
+        # Says in a checkpoint what the rows are: those of another kind may have the same shape.
+        self.register_buffer(self.NAME, torch.zeros((), dtype=torch.int64, device=device))
 
     @property
     def seen(self) -> Tensor:
@@ -91,6 +94,8 @@ class Statistic(ExactBuffers):
 class Table(Statistic):
     """The paper's q(w, c): the mean of log₂ P(c|h), V × C."""
 
+    NAME = "table"
+
     def __init__(
         self, n_words: int, n_clusters: int, smoothing: Smoothing = "mean", device: torch.device | str | None = None
     ) -> None:
@@ -110,6 +115,8 @@ class MeanHidden(Statistic):
     log P(c|h) = h_c · U_c + b_c - log Z(h), and Z is the same for all clusters: how they compare for a word follows
     from the mean of h_c alone.
     """
+
+    NAME = "mean_hidden"
 
     def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         return cluster_hidden

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from coterie.loss.levels import refuse_second_derivatives
+
 
 class Operator:
     """A function of tensors, its shapes-only twin, and optionally its gradient."""
@@ -28,7 +30,12 @@ class Operator:
     ) -> None:
         """Gives the function a gradient; `eager_backward`: where it is another one outside of a compiled graph."""
         self.op.register_autograd(backward, setup_context=setup_context)
-        methods = {"forward": self.eager, "setup_context": setup_context, "backward": eager_backward or backward}
+
+        def once(ctx: Any, *grads: Any) -> Any:
+            refuse_second_derivatives()
+            return (eager_backward or backward)(ctx, *grads)
+
+        methods = {"forward": self.eager, "setup_context": setup_context, "backward": once}
         function: Any = type("Eager", (torch.autograd.Function,), {k: staticmethod(v) for k, v in methods.items()})
         self.eager = function.apply
 

@@ -63,9 +63,9 @@ def _sum_up(log_cluster, log_word, n_used, loss, sound, scale, batch, marks, n_t
     # Written so that a NaN, which compares false, is not sound.
     is_sound = tl.abs(total) < float("inf")
     tl.store(sound, is_sound)
-    tl.store(batch, cluster_sum.to(tl.float64))
-    tl.store(batch + 1, word_sum.to(tl.float64))
-    tl.store(batch + 2, n.to(tl.float64))
+    tl.store(batch, tl.where(is_sound, cluster_sum, 0.0).to(tl.float64))
+    tl.store(batch + 1, tl.where(is_sound, word_sum, 0.0).to(tl.float64))
+    tl.store(batch + 2, tl.where(is_sound, n, 0).to(tl.float64))
     tl.store(marks, tl.where(is_sound, 0, 1))
     tl.store(marks + 1, 1)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.grouping import Grouping
 from coterie.kernels import products, softmax
 from coterie.kernels.operator import Operator
-from coterie.loss.levels import LogProbs, split
+from coterie.loss.levels import LogProbs, in_autocast, split
 from coterie.partition import Partition
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -33,8 +33,7 @@ def two_level(
     grouping: Grouping,
 ) -> LogProbs:
     """As `reference.two_level`; products in the dtype of `hidden`, or in autocast's, sums in float32."""
-    if torch.is_autocast_enabled(hidden.device.type):
-        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    hidden = in_autocast(hidden)
     if hidden.dtype not in DTYPES:
         raise TypeError(
             f"the Triton kernels compute in float32, bfloat16 or float16; got {hidden.dtype}: convert the layer or "

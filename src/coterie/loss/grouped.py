@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.grouping import Grouping
-from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, split
+from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, in_autocast, refuse_second_derivatives, split
 from coterie.partition import Partition
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # of hidden (T, D), weight (V, D) and bias (V,; empty without one)
@@ -32,7 +32,7 @@ def two_level(
     grouping: Grouping,
 ) -> LogProbs:
     """As `reference.two_level`."""
-    cluster_hidden, word_hidden = split(hidden, weight.shape[1])
+    cluster_hidden, word_hidden = split(in_autocast(hidden), weight.shape[1])
     index = (*grouping, partition.words, partition.offsets)
     if torch.compiler.is_compiling():
         word, mean_word, _ = _operator(word_hidden, weight, bias, *index)
@@ -160,7 +160,8 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *index: Tensor) -> tuple[Tensor, Tensor]:
-        wanted = any(ctx.needs_input_grad)
+        # In float16, gradients of a mean are too small to be computed before the loss is scaled.
+        wanted = any(ctx.needs_input_grad) and hidden.dtype != torch.float16
         ctx.ahead = _empty_gradients(hidden, weight, bias) if wanted else None
         order, place, starts, words, offsets = index
         log_prob, mean, log_total = _forward(hidden, weight, bias, order, place, starts, words, offsets, ctx.ahead)
@@ -170,6 +171,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_mean: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         # Given away once: a second backward through the same graph must not meet what became somebody's `.grad`.
         gradients, ctx.ahead = ctx.ahead, None
         _, _, _, bias, order, _, starts, *_ = ctx.saved_tensors

@@ -21,6 +21,20 @@ class LogProbs(NamedTuple):
     mean_word: Tensor  # the mean of log P(w|c, h) over the words of the target's cluster
 
 
+def in_autocast(hidden: Tensor) -> Tensor:
+    """The hidden vectors in autocast's dtype where it is on: operators of our own are not cast by themselves."""
+    device = hidden.device.type
+    if hidden.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return hidden
+    return hidden.to(torch.get_autocast_dtype(device))
+
+
+def refuse_second_derivatives() -> None:
+    """Raises in a backward that is itself to be differentiated: gradients that were computed by hand are constants."""
+    if torch.is_grad_enabled():
+        raise RuntimeError('second derivatives (create_graph=True) need backend="reference"')
+
+
 def split(hidden: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """h_c and h_w, each (T, D), from both side by side (T, 2D), or from the one vector (T, D) that serves as both."""
     return (hidden, hidden) if hidden.shape[1] == width else (hidden[:, :width], hidden[:, width:])
