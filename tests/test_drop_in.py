@@ -276,7 +276,7 @@ def test_second_derivatives_are_refused_not_wrong():
     head = make(projection=False)
     hidden = torch.randn(4, WIDTH, requires_grad=True)
     loss = head(hidden, torch.tensor([1, 2, 3, 4])).loss
-    with pytest.raises(RuntimeError, match='second derivatives .* need backend="reference"'):
+    with pytest.raises(RuntimeError, match=r'second derivatives .* need backend="reference"'):
         torch.autograd.grad(loss, hidden, create_graph=True)
 
 
