@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from coterie.loss import grouped
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 from tests.reference import dense
 
@@ -44,6 +45,14 @@ def test_loss_and_every_gradient_equal_the_dense_reference(shape, backend):
     assert torch.allclose(out.loss, -expected_output.mean(), atol=1e-9, rtol=0)
     for got, want in zip(actual, expected, strict=True):
         assert torch.allclose(got, want, atol=1e-9, rtol=0)
+
+
+def test_nothing_is_computed_ahead_where_no_gradient_is_asked_for(monkeypatch):
+    monkeypatch.setattr(grouped, "_write", lambda *_: pytest.fail("a gradient"))
+    head = make()
+    with torch.no_grad():
+        loss = head(torch.randn(5, WIDTH), torch.arange(5)).loss
+    assert torch.isfinite(loss)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -36,6 +36,8 @@ def two_level(
     index = (*grouping, partition.words, partition.offsets)
     if torch.compiler.is_compiling():
         word, mean_word, _ = _operator(word_hidden, weight, bias, *index)
+    elif not torch.is_grad_enabled():
+        word, mean_word, _ = _forward(word_hidden, weight, bias, *index)
     else:
         word, mean_word = _Eager.apply(word_hidden, weight, bias, *index)  # type: ignore[no-untyped-call]
     logits = cluster_logits(cluster_hidden, cluster_weight, cluster_bias)
