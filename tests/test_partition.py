@@ -34,7 +34,9 @@ def test_whole_numbers_of_any_kind():
 
 def test_a_given_partition_may_be_fuller_but_reorganizing_keeps_the_limit():
     crowded = Partition([0] * 40 + list(range(1, 8)) + [1] * 6, 8)
-    head = SelfOrganizedSoftmax(8, 53, torch.ones(53).long(), partition=crowded)
+    head = SelfOrganizedSoftmax(8, 53, torch.ones(53).long(), partition=crowded, score="paper", frequency_budget=2.0)
+    with torch.no_grad():
+        head.cluster_bias[0] = 100  # everyone would stay
     head(torch.randn(500, 8), torch.arange(500) % 53)
     head.reorganize()
     assert int(head.partition.sizes.max()) <= 11  # 1.5 · √53, rounded up
