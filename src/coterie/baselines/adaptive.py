@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from coterie.baselines import dense
+from coterie.baselines.dense import DenseAnswers
 from coterie.head import HeadOutput
 
 
-class AdaptiveSoftmax(nn.Module):
+class AdaptiveSoftmax(DenseAnswers, nn.Module):
     """Frequent words in a head, rarer ones in tails of smaller vectors. Words must be numbered by frequency."""
 
     graphable = False  # torch's looks at the data to decide which tails to compute
@@ -49,23 +49,3 @@ class AdaptiveSoftmax(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             rows = self.inner.log_prob(hidden.reshape(-1, hidden.shape[-1]).float())
         return rows.reshape(*hidden.shape[:-1], -1)
-
-    def predict(self, hidden: Tensor) -> Tensor:
-        """The most probable class: (..., D) → (...)."""
-        return self.log_prob(hidden).argmax(-1)
-
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
-        values, indices = self.log_prob(hidden).topk(k)
-        return values, indices
-
-    def sample(
-        self,
-        hidden: Tensor,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """One draw each: (..., D) → (...)."""
-        return dense.sample(self.log_prob(hidden), temperature, top_k, top_p, generator)

@@ -3,15 +3,14 @@
 Shapes: T tokens, D width, V words.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.baselines import dense
+from coterie.baselines.dense import DenseAnswers
 from coterie.head import HeadOutput
 
 
-class FullSoftmax(nn.Linear):
+class FullSoftmax(DenseAnswers, nn.Linear):
     """What every output layer is compared with: all V logits of every token."""
 
     def __init__(self, in_features: int, n_classes: int, ignore_index: int = -100) -> None:
@@ -29,23 +28,3 @@ class FullSoftmax(nn.Linear):
     def log_prob(self, hidden: Tensor) -> Tensor:
         """(..., D) → (..., V)."""
         return super().forward(hidden).float().log_softmax(-1)
-
-    def predict(self, hidden: Tensor) -> Tensor:
-        """The most probable class: (..., D) → (...)."""
-        return super().forward(hidden).argmax(-1)
-
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
-        values, indices = self.log_prob(hidden).topk(k)
-        return values, indices
-
-    def sample(
-        self,
-        hidden: Tensor,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """One draw each: (..., D) → (...)."""
-        return dense.sample(self.log_prob(hidden), temperature, top_k, top_p, generator)
