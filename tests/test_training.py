@@ -36,7 +36,7 @@ def corpus(tmp_path_factory):
 
 def test_halving_halves_each_epoch_of_the_second_half():
     by_epoch = [factor("halving", 10 * epoch + 9, 10, 5) for epoch in range(5)]
-    assert by_epoch == [1, 1, 0.5, 0.25, 0.125]
+    assert by_epoch == [1, 1, 1, 0.5, 0.25]
     assert [factor("halving", epoch, 1, 4) for epoch in range(4)] == [1, 1, 0.5, 0.25]
     assert factor("halving", 5, 10, 1) == 1
 
@@ -89,13 +89,13 @@ def test_learning_rates_follow_their_group_and_survive_loading(name):
     weights = [torch.nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
     settings = small(optimizer=name, learning_rate=0.2)
     wanted = [{"params": weights[:1], "rowwise": True}, {"params": weights[1:], "factor": 0.1}, {"params": []}]
-    optimizer = optimizers.build(settings, [dict(group) for group in wanted], torch.device("cpu"))
+    optimizer = optimizers.build(settings, [dict(group) for group in wanted])
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizers.set_learning_rate(optimizer, 0.5)
     assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.01])
     optimizer.step()
-    again = optimizers.build(settings, [dict(group) for group in wanted], torch.device("cpu"))
+    again = optimizers.build(settings, [dict(group) for group in wanted])
     optimizers.load(again, optimizer.state_dict())
     optimizers.set_learning_rate(again, 0.25)
     assert [float(group["lr"]) for group in again.param_groups] == pytest.approx([0.05, 0.005])
@@ -290,21 +290,32 @@ def test_every_batch_is_trained_once_whether_recorded_or_not(monkeypatch, fails)
 
 def test_without_a_gpu_the_update_runs_as_it_is(corpus):
     task = LanguageTask(corpus, small(), torch.device("cpu"), World())
-    optimizer = optimizers.build(small(), task.groups(), torch.device("cpu"))
+    optimizer = optimizers.build(small(), task.groups())
     update = Update(task, optimizer, 0.25, torch.device("cpu"), None)
     assert graph_module.graphed(update, True, True, print) is update
 
 
 def test_an_update_clips_carries_and_sums(corpus):
     task = LanguageTask(corpus, small(dropout=0.0), torch.device("cpu"), World())
-    optimizer = optimizers.build(small(), task.groups(), torch.device("cpu"))
+    optimizer = optimizers.build(small(), task.groups())
     update = Update(task, optimizer, 0.01, torch.device("cpu"), None)
     batch = task.batch(0)
     with torch.no_grad():
         expected, state = task.model(*batch, None)
+    others = [p for p in task.model.parameters() if p is not task.model.embedding.weight]
+    seen = []
+    own = optimizer.step
+
+    def step(scale):
+        norm = torch.stack([p.grad.norm() for p in others]).norm()
+        seen.append((float(scale), float(norm)))
+        own(scale=scale)
+
+    optimizer.step = step
     update(*batch)
-    norm = torch.stack([p.grad.norm() for p in task.model.parameters()]).norm()
-    assert float(norm) == pytest.approx(0.01, rel=1e-3)
+    ((scale, norm),) = seen
+    assert scale == pytest.approx(norm / 0.01, rel=1e-3)
+    assert scale > 2  # it did clip
     torch.testing.assert_close(task.carried, state)
     assert float(update.loss_sum) == pytest.approx(float(expected))
     task.start_epoch()

@@ -39,7 +39,7 @@ class Faults(nn.Module):
 
     def stepped(self) -> None:
         """Begins to count batches anew."""
-        self.tally[3] = 0
+        self.tally[3:].zero_()  # an assignment would wait for the device
 
     def unstepped(self) -> int:
         """Batches since the last step(); waits for the device."""

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.faults import Faults
-from coterie.grouping import Grouping, by_place
+from coterie.grouping import Grouping
 from coterie.kernels.operator import Operator
 from coterie.partition import Partition
 
@@ -26,9 +26,16 @@ BLOCK = 256
 def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
     """As `coterie.grouping.prepare`, to the last bit."""
     word, place = _usable(faults.tally, target, partition.position, faults.ignore_index)
-    if target.shape[0] > LIMIT:
-        return word, by_place(place.to(torch.int64), partition)
-    return word, Grouping(*_group(place, partition.offsets))
+    return word, Grouping(*rank(place, partition.offsets))
+
+
+def rank(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens by their places (T,) int32: the tokens in order, their places, and where those of each offset start."""
+    if place.shape[0] > LIMIT:
+        ordered, order = place.long().sort(stable=True)
+        return order, ordered, torch.searchsorted(ordered, offsets)
+    order, ordered, starts = _group(place, offsets)
+    return order, ordered, starts
 
 
 def _check_targets(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:

@@ -41,9 +41,11 @@ def groups(model: LanguageModel, settings: Settings) -> list[Group]:
     embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), _projection(model)
     apart = {*embedding, *lstm, *projection}
     rest = [parameter for parameter in model.parameters() if parameter not in apart]
+    # A tied matrix learns from all words of every batch: one sum a row would be too coarse.
+    rowwise = settings.row_accumulator and not settings.tied
+    clipped = settings.clip_embedding or settings.tied
     return [
-        # A tied matrix learns from all words of every batch: one sum a row would be too coarse.
-        {"params": embedding, "rowwise": settings.row_accumulator and not settings.tied, "weight_decay": 0.0},
+        {"params": embedding, "rowwise": rowwise, "clipped": clipped, "weight_decay": 0.0},
         {"params": lstm},
         {"params": projection, "factor": settings.projection_factor, "weight_decay": 0.0},
         {"params": rest, "weight_decay": 0.0},

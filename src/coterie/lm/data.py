@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 IGNORED = -100  # a target that is not one
+SMALL = 0.1  # a text is, up to this share of the memory that is free
 Ids = NDArray[Any]  # (N,)
 
 
@@ -36,10 +37,21 @@ class Streams:
         rows = slice(rank * share, (rank + 1) * share)
         self.words = ids[: each * sequences].reshape(sequences, each)[rows]  # (B, N / B), a view
         self.targets = ids[1 : each * sequences + 1].reshape(sequences, each)[rows]
+        self.resident: tuple[Tensor, Tensor] | None = None
+
+    def move(self, device: torch.device) -> None:
+        """Keeps the text on a GPU where it is small beside the memory that is free: a step then copies nothing over."""
+        free, _ = torch.cuda.mem_get_info(device)
+        if 2 * 4 * self.words.size < SMALL * free:
+            words, targets = (torch.from_numpy(part.astype(np.int32)) for part in (self.words, self.targets))
+            self.resident = words.to(device), targets.to(device)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Words and targets of a step, both (B, L)."""
         part = slice(step * self.length, (step + 1) * self.length)
+        if self.resident is not None:
+            words, targets = self.resident
+            return words[:, part].long(), targets[:, part].long()
         return _tensor(self.words[:, part]), _tensor(self.targets[:, part])
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from coterie.head import SelfOrganizedSoftmax
+from coterie.layers.lstm import State
 from coterie.lm.data import IGNORED, Ids, whole
-from coterie.lm.model import LanguageModel, State
+from coterie.lm.model import LanguageModel
 
 # Few streams: each begins without a past. Long steps: they make no difference without gradients.
 SEQUENCES, LENGTH = 16, 64

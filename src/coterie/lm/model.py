@@ -6,7 +6,8 @@ Shapes: B sequences, L steps, E embedding width, D hidden width, V words.
 import torch
 from torch import Tensor, nn
 
-State = tuple[Tensor, Tensor]  # each (layers, B, D)
+from coterie.layers.embedding import Embedding
+from coterie.layers.lstm import LSTM, State
 
 
 class LanguageModel(nn.Module):
@@ -16,17 +17,15 @@ class LanguageModel(nn.Module):
         self, n_words: int, embedding: int, hidden: int, head: nn.Module, layers: int = 1, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(n_words, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.embedding = Embedding(n_words, embedding)
+        self.lstm = LSTM(embedding, hidden, layers, dropout)
         self.dropout = nn.Dropout(dropout)
         self.head = head
 
     def hidden(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """(B, L) → (B, L, D), and the state to go on from."""
         embedded = self.dropout(self.embedding(words))
-        # Under autocast cuDNN computes LSTMs in float16, even if bfloat16 was asked for, and small gradients vanish.
-        with torch.autocast(words.device.type, enabled=False):
-            output, state = self.lstm(embedded, state)
+        output, state = self.lstm(embedded, state)
         return self.dropout(output), state
 
     def forward(self, words: Tensor, target: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -35,6 +35,8 @@ class LanguageTask:
     def __init__(self, corpus: Corpus, settings: Settings, device: torch.device, world: World) -> None:
         self.corpus, self.settings, self.device = corpus, settings, device
         self.streams = Streams(corpus.train, settings.sequences, settings.length, world.rank, world.size)
+        if device.type == "cuda":
+            self.streams.move(device)
         self.steps_per_epoch = self.streams.steps
         self.words_per_step = settings.sequences * settings.length
         self.model = build(settings, corpus.counts).to(device)
@@ -55,7 +57,7 @@ class LanguageTask:
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Words and targets, both (B, L)."""
         parts = self.streams.batch(step % self.steps_per_epoch)
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.streams.resident:
             return parts
         return tuple(part.pin_memory().to(self.device, non_blocking=True) for part in parts)
 

@@ -1,6 +1,6 @@
 """Adagrad in one pass over each parameter, with a start for its sums and, for embeddings, one sum a row.
 
-torch's own has neither a row-wise form nor a learning rate that a captured CUDA graph can read.
+torch's own has neither a row-wise form nor a learning rate and clipping that a captured CUDA graph can read.
 """
 
 from collections.abc import Callable
@@ -37,27 +37,29 @@ class Adagrad(torch.optim.Optimizer):
         self._steps: dict[torch.device, Tensor] = {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; waits for nothing."""
+    def step(self, closure: Callable[[], float] | None = None, scale: Tensor | None = None) -> None:  # type: ignore[override]
+        """One update; waits for nothing. `scale` (): what the gradients of clipped groups are divided by."""
         assert closure is None
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
-                (self._by_row if group["rowwise"] else self._by_weight)(group, parameters)
+                divisor = scale if group.get("clipped", True) else None
+                (self._by_row if group["rowwise"] else self._by_weight)(group, parameters, divisor)
 
-    def _by_weight(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+    def _by_weight(self, group: dict[str, Any], parameters: list[Tensor], scale: Tensor | None) -> None:
         device = parameters[0].device
         step = self._steps.setdefault(device, torch.ones((), device=device))
         torch._fused_adagrad_(
             parameters, [parameter.grad for parameter in parameters if parameter.grad is not None],
             [self.state[parameter]["sum"] for parameter in parameters], [step] * len(parameters),
             lr=group["lr"], lr_decay=0.0, weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
+            grad_scale=scale,
         )  # fmt: skip
 
-    def _by_row(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+    def _by_row(self, group: dict[str, Any], parameters: list[Tensor], scale: Tensor | None) -> None:
         for parameter in parameters:
             assert parameter.grad is not None
-            gradient = parameter.grad
+            gradient = parameter.grad if scale is None else parameter.grad / scale
             if group["weight_decay"]:
                 gradient = gradient + group["weight_decay"] * parameter
             total = self.state[parameter]["sum"]  # (rows, 1)

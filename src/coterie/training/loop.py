@@ -71,7 +71,7 @@ class Trainer:
     ) -> None:
         self.task, self.settings, self.run, self.device, self.display = task, settings, run, device, display
         self.world = world
-        self.optimizer = optimizers.build(settings, task.groups(), device)
+        self.optimizer = optimizers.build(settings, task.groups())
         self.precision = choose_precision(settings.precision, device)
         self.update = Update(task, self.optimizer, settings.clip, device, self.precision)
         self.total = settings.epochs * task.steps_per_epoch

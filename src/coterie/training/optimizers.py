@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from coterie.training.adagrad import Adagrad
+from coterie.training.adam import Adam
 from coterie.training.settings import TrainingSettings
 
-# A parameter group says what differs from the settings: `factor` on the learning rate, `weight_decay`, `rowwise`.
+# A parameter group says what differs from the settings: `factor` on the learning rate, `weight_decay`, `rowwise`,
+# `clipped` (whether its gradients count in the norm that is clipped; they do unless it says no).
 Group = dict[str, Any]
+Optimizer = Adagrad | Adam
 
 
-def build(settings: TrainingSettings, groups: list[Group], device: torch.device) -> torch.optim.Optimizer:
+def build(settings: TrainingSettings, groups: list[Group]) -> Optimizer:
     """The optimizer that the settings ask for, over groups of parameters."""
     prepared: list[Group] = []
     for group in groups:
@@ -25,25 +25,16 @@ def build(settings: TrainingSettings, groups: list[Group], device: torch.device)
     prepared = [group for group in prepared if group["params"]]
     if settings.optimizer == "adagrad":
         return Adagrad(prepared, accumulator=settings.accumulator)
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    if device.type != "cuda":
-        return kind(prepared)
-    for group in prepared:
-        group["lr"] = torch.tensor(group["lr"], device=device)
-    return kind(prepared, fused=True, capturable=True)
+    return Adam(prepared, decoupled=settings.optimizer == "adamw")
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Multiplies what each group starts from; in place where a graph may be reading it."""
+def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
+    """Multiplies what each group starts from; in place, for a graph may be reading it."""
     for group in optimizer.param_groups:
-        rate = group["initial_lr"] * factor
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+        group["lr"].fill_(group["initial_lr"] * factor)
 
 
-def load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Takes over a state; the learning rates stay the tensors they are, on the device they are on."""
     rates = [group["lr"] for group in optimizer.param_groups]
     optimizer.load_state_dict(state)

@@ -10,8 +10,8 @@ def factor(schedule: Schedule, step: int, steps_per_epoch: int, epochs: int, war
     total = steps_per_epoch * epochs
     rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if schedule == "halving":
-        # With 5 epochs: 1, 1, 1/2, 1/4, 1/8. A single epoch is not halved.
-        return rise * 0.5 ** max(0, step // steps_per_epoch + 1 - max(1, epochs // 2))
+        # Halved after every epoch that ends in the second half: with 5 epochs 1, 1, 1, 1/2, 1/4.
+        return rise * 0.5 ** max(0, step // steps_per_epoch + 1 - (epochs + 1) // 2)
     if schedule == "constant":
         return rise
     done = min(1.0, max(0, step - warmup) / max(1, total - warmup))

@@ -14,11 +14,11 @@ class TrainingSettings:
     """How to train: plain data, written into the run's folder and read back from it."""
 
     epochs: int = 5
-    optimizer: Optimizer = "adagrad"
-    learning_rate: float = 0.1
-    schedule: Schedule = "halving"  # halving: each epoch in the second half of training
+    optimizer: Optimizer = "adam"
+    learning_rate: float = 0.002
+    schedule: Schedule = "linear"  # to nothing at the end; halving: after each epoch that ends in the second half
     warmup: int = 0  # updates over which the learning rate rises from zero
-    clip: float | None = 0.25  # the most the norm of the gradient may be
+    clip: float | None = 1.0  # the most the norm of the gradient may be
     weight_decay: float = 0.0
     accumulator: float = 1e-5  # where Adagrad's sums of squared gradients start
     precision: Precision = "auto"  # auto: bfloat16 on a GPU

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from coterie.training.optimizers import Optimizer
+
 
 class Learner(Protocol):
     """What an update needs of what is trained."""
@@ -36,12 +38,13 @@ class Update:
     def __init__(
         self,
         learner: Learner,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         clip: float | None,
         device: torch.device,
         dtype: torch.dtype | None,
     ) -> None:
         self.learner, self.optimizer, self.clip, self.device, self.dtype = learner, optimizer, clip, device, dtype
+        self.clipped = [p for group in optimizer.param_groups if group.get("clipped", True) for p in group["params"]]
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
 
     def __call__(self, *batch: Tensor) -> None:
@@ -49,8 +52,13 @@ class Update:
         with precise(self.device, self.dtype):
             loss = self.learner.loss(*batch)
         loss.backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.learner.model.parameters(), self.clip, foreach=True)
-        self.optimizer.step()
+        self.optimizer.step(scale=self._scale())
         self.learner.carry()
         self.loss_sum += loss.detach()
+
+    def _scale(self) -> Tensor | None:
+        """What clipping divides the gradients by, (): the optimizer does it as it reads them."""
+        gradients = [parameter.grad for parameter in self.clipped if parameter.grad is not None]
+        if self.clip is None or not gradients:
+            return None
+        return (nn.utils.get_total_norm(gradients, foreach=True) / self.clip).clamp(min=1.0)

@@ -1,0 +1,1 @@
+"""Parts of models that the experiments share, quick on a GPU."""
