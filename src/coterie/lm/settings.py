@@ -20,7 +20,7 @@ class Settings(TrainingSettings):
     length: int = 20
     head: str = "self-organized"
     head_options: dict[str, Any] = field(default_factory=dict)
-    projection_factor: float = 0.1  # on the learning rate of the head's projections
+    projection_factor: float = 1.0  # on the learning rate of the head's projections
     row_accumulator: bool = True  # Adagrad keeps one sum for each word of the embedding
     clip_embedding: bool = False  # whether the embedding's gradient counts in the norm and is clipped
     weight_decay: float = 0.0  # of the LSTM's weights alone
@@ -54,7 +54,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clip_embedding": True,
         "schedule": "constant",
         "weight_decay": 1e-6,
-        "projection_factor": 1.0,
         "head": "self-organized-paper",
     },
 }
