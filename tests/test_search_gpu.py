@@ -1,0 +1,84 @@
+"""The search of a GPU against the dense distribution; without a GPU its kernels run in Triton's interpreter."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from coterie import search_gpu
+from coterie.kernels import search as kernels
+from coterie.search_gpu import GpuWords
+from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def answer(head, hidden):
+    words, word_hidden, log_cluster = head._answer(hidden)
+    return GpuWords(words.weight, words.bias, words.partition), word_hidden, log_cluster
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.no_grad()
+def test_the_dense_kernel_gives_every_words_probability(shape):
+    head = SHAPES[shape]().to(DEVICE)
+    hidden = torch.randn(3, WIDTH, device=DEVICE)
+    words, word_hidden, log_cluster = answer(head, hidden)
+    found = words.log_prob(word_hidden, log_cluster)
+    torch.testing.assert_close(found, head.double().log_prob(hidden.double()).float(), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_opened_clusters_hold_their_words_and_nothing_else():
+    head = with_empty_clusters().to(DEVICE)
+    hidden = torch.randn(4, WIDTH, device=DEVICE)
+    words, word_hidden, log_cluster = answer(head, hidden)
+    clusters = torch.arange(head.n_clusters, device=DEVICE).expand(4, -1)
+    found = words.open(word_hidden, log_cluster, clusters)
+    dense = head.log_prob(hidden)
+    assert found.shape == (4, head.n_clusters, head.partition.capacity)
+    for cluster in range(head.n_clusters):
+        members = head.partition.members(cluster)
+        torch.testing.assert_close(found[:, cluster, : len(members)], dense[:, members], rtol=1e-5, atol=1e-5)
+        assert (found[:, cluster, len(members) :] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("k, waves", [(1, (1, 2)), (10, (4, 16)), (60, (1, 2)), (60, (100,))])
+@torch.no_grad()
+def test_waves_find_what_the_dense_search_finds(sharpness, k, waves, monkeypatch):
+    monkeypatch.setattr(search_gpu, "CHEAP", 0)
+    monkeypatch.setattr(search_gpu, "WAVES", waves)
+    head = make(200, in_features=16).to(DEVICE)
+    hidden = sharpness * torch.randn(3, 16, device=DEVICE)
+    hidden[0] *= 5  # one row that ends sooner than the others
+    words, word_hidden, log_cluster = answer(head, hidden)
+    values, indices = words.topk(word_hidden, log_cluster, k)
+    dense = head.log_prob(hidden)
+    torch.testing.assert_close(values, dense.topk(k).values, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(dense.gather(1, indices), values, rtol=1e-5, atol=1e-5)
+    assert all(len(set(row)) == k for row in indices.tolist())
+
+
+@torch.no_grad()
+def test_peaked_rows_are_never_dense_and_cheap_ones_always(monkeypatch):
+    head = make(400, in_features=16).to(DEVICE)
+    words, word_hidden, log_cluster = answer(head, 8 * torch.randn(6, 16, device=DEVICE))
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "open_clusters", lambda *_: pytest.fail("opened"))
+        words.topk(word_hidden, log_cluster, 1)
+    monkeypatch.setattr(search_gpu, "CHEAP", 0)
+    monkeypatch.setattr(kernels, "normalize", lambda *_: pytest.fail("dense"))
+    words.topk(word_hidden, log_cluster, 1)
+
+
+@torch.no_grad()
+def test_draws_come_from_the_opened_cluster():
+    head = with_empty_clusters().to(DEVICE)
+    hidden = torch.randn(1, WIDTH, device=DEVICE).expand(1000, -1)
+    words, word_hidden, log_cluster = answer(head, hidden)
+    drawn = words.draw(word_hidden, log_cluster, torch.Generator(DEVICE).manual_seed(3))
+    share = torch.bincount(drawn, minlength=head.n_classes) / 1000
+    expected = head.log_prob(hidden[:1]).exp()[0]
+    # Three standard deviations of the largest share, and a little for there being many words.
+    assert float((share - expected).abs().max()) < 4 * float((expected.max() / 1000).sqrt())
