@@ -188,7 +188,7 @@ def test_a_head_of_ones_own_joins():
 
 
 def test_frequency_bins_hold_like_shares_of_the_text():
-    from coterie.baselines.registry import frequency_bins
+    from coterie.baselines.frequency import frequency_bins
 
     counts = (10_000 / torch.arange(1, 301)).long()
     bins = frequency_bins(counts, 12)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from coterie.baselines.dense import DenseAnswers
+from coterie.baselines.dense import DenseAnswers, mean_loss
 from coterie.head import HeadOutput
 
 
@@ -28,7 +28,7 @@ class AdaptiveSoftmax(DenseAnswers, nn.Module):
         """`cutoffs`: where the tails begin (2,000 and 10,000, or in a small vocabulary a tenth and a half of it)."""
         super().__init__()
         if cutoffs is None:
-            cutoffs = (2000, 10_000) if n_classes > 20_000 else (max(1, n_classes // 10), max(2, n_classes // 2))
+            cutoffs = default_cutoffs(n_classes)
         self.ignore_index = ignore_index
         self.inner = nn.AdaptiveLogSoftmaxWithLoss(in_features, n_classes, cutoffs, div_value)
 
@@ -36,16 +36,24 @@ class AdaptiveSoftmax(DenseAnswers, nn.Module):
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
         rows, words = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
         used = words != self.ignore_index  # (T,)
+        own = self.inner.head.weight.dtype
         with torch.autocast(hidden.device.type, enabled=False):  # its indexed assignments want one dtype throughout
-            found = self.inner(rows.float()[used], words[used]).output if bool(used.any()) else rows.new_zeros(0)
-        output = rows.new_zeros(words.shape, dtype=torch.float32).masked_scatter(used, found)
-        # A tail without targets in the batch gets a gradient of zeros, as DistributedDataParallel needs.
-        nothing = sum((parameter.sum() * 0 for parameter in self.parameters()), output.new_zeros(()))
-        loss = -output.sum() / used.sum().clamp(min=1) + nothing
-        return HeadOutput(output.reshape(target.shape), loss)
+            output = rows.new_zeros(words.shape, dtype=own)
+            if bool(used.any()):
+                output = output.masked_scatter(used, self.inner(rows.to(own)[used], words[used]).output)
+        # A tail without targets in the batch gets a gradient of zeros, as DistributedDataParallel needs; so do the
+        # hidden vectors where all targets are ignored.
+        nothing = sum((part[:0].sum() for part in (rows, *self.parameters())), output.new_zeros(()))
+        output, loss = mean_loss(output, target, self.ignore_index)
+        return HeadOutput(output, loss + nothing)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """(..., D) → (..., V)."""
         with torch.autocast(hidden.device.type, enabled=False):
-            rows = self.inner.log_prob(hidden.reshape(-1, hidden.shape[-1]).float())
+            rows = self.inner.log_prob(hidden.reshape(-1, hidden.shape[-1]).to(self.inner.head.weight.dtype))
         return rows.reshape(*hidden.shape[:-1], -1)
+
+
+def default_cutoffs(n_classes: int) -> tuple[int, int]:
+    """2,000 and 10,000, as Grave et al. have them on text8; in a small vocabulary a tenth and a half of it."""
+    return (2000, 10_000) if n_classes > 20_000 else (max(1, n_classes // 10), max(2, n_classes // 2))

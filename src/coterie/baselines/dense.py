@@ -1,10 +1,31 @@
-"""What a head without a shorter way answers from all V probabilities.
+"""What a head without a shorter way computes and answers from all V scores.
 
-Shapes: D width, V words.
+Shapes: T tokens, D width, V words.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from coterie.head import HeadOutput
+
+
+def precise(scores: Tensor) -> Tensor:
+    """Scores as they are summed over: float64 stays, all else becomes float32."""
+    return scores if scores.dtype == torch.float64 else scores.float()
+
+
+def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
+    """The output in the target's shape, and its mean; `output` (T,) is 0 where the target (...) is ignored."""
+    loss = -output.sum() / (target != ignore_index).sum().clamp(min=1)
+    return HeadOutput(output.reshape(target.shape), loss)
+
+
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
+    """log P(target) and the mean loss; `logits` (..., V), `target` (...)."""
+    rows = precise(logits.reshape(-1, logits.shape[-1]))  # (T, V)
+    lost = F.cross_entropy(rows, target.reshape(-1), ignore_index=ignore_index, reduction="none")
+    return mean_loss(-lost, target, ignore_index)
 
 
 class DenseAnswers:

@@ -1,4 +1,4 @@
-"""The full softmax: linear and cross entropy, behind the layer's contract.
+"""The full softmax: linear and cross entropy, behind the layer's contract; and torch's chunked way to compute it.
 
 Shapes: T tokens, D width, V words.
 """
@@ -6,7 +6,7 @@ Shapes: T tokens, D width, V words.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.baselines.dense import DenseAnswers
+from coterie.baselines.dense import DenseAnswers, cross_entropy, mean_loss, precise
 from coterie.head import HeadOutput
 
 
@@ -20,11 +20,28 @@ class FullSoftmax(DenseAnswers, nn.Linear):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
-        logits = super().forward(hidden).reshape(-1, self.n_classes).float()  # (T, V)
-        lost = F.cross_entropy(logits, target.reshape(-1), ignore_index=self.ignore_index, reduction="none")
-        loss = lost.sum() / (target != self.ignore_index).sum().clamp(min=1)
-        return HeadOutput(-lost.reshape(target.shape), loss)
+        return cross_entropy(super().forward(hidden), target, self.ignore_index)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """(..., D) → (..., V)."""
-        return super().forward(hidden).float().log_softmax(-1)
+        return precise(super().forward(hidden)).log_softmax(-1)
+
+
+class ChunkedFullSoftmax(FullSoftmax):
+    """The same through `F.linear_cross_entropy`, which never holds all T × V logits."""
+
+    def __init__(self, in_features: int, n_classes: int, ignore_index: int = -100) -> None:
+        if not hasattr(F, "linear_cross_entropy"):
+            raise ValueError(
+                "the head 'full-chunked' needs torch.nn.functional.linear_cross_entropy, which this torch lacks: "
+                "install torch 2.13 or later, or use 'full' or 'full-compiled'"
+            )
+        super().__init__(in_features, n_classes, ignore_index)
+
+    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
+        """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        lost = F.linear_cross_entropy(
+            hidden.reshape(-1, self.in_features), self.weight, target.reshape(-1), linear_bias=self.bias,
+            ignore_index=self.ignore_index, reduction="none", options=nn.LinearCrossEntropyOptions(),
+        )  # fmt: skip
+        return mean_loss(-precise(lost), target, self.ignore_index)

@@ -1,19 +1,25 @@
 """Heads by name, so that one trainer can compare them; a head of one's own joins with `register`.
 
-Shapes: D width, V words, C clusters.
+Shapes: D width, V words.
 """
 
-import math
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from coterie.baselines import two_level
 from coterie.baselines.adaptive import AdaptiveSoftmax
-from coterie.baselines.full import FullSoftmax
-from coterie.head import HeadOutput, SelfOrganizedSoftmax
-from coterie.partition import Partition
+from coterie.baselines.cnn import SpelledSoftmax
+from coterie.baselines.differentiated import DifferentiatedSoftmax
+from coterie.baselines.full import ChunkedFullSoftmax, FullSoftmax
+from coterie.baselines.huffman import HuffmanSoftmax
+from coterie.baselines.importance import ImportanceSampling
+from coterie.baselines.material import Material
+from coterie.baselines.nce import NoiseContrastive
+from coterie.head import HeadOutput
 
 
 class Head(Protocol):
@@ -49,13 +55,25 @@ class Head(Protocol):
 
 Builder = Callable[..., nn.Module]
 HEADS: dict[str, Builder] = {
-    "self-organized": SelfOrganizedSoftmax,
-    "self-organized-paper": SelfOrganizedSoftmax.as_in_paper,
+    "self-organized": two_level.self_organized,
+    "self-organized-paper": two_level.self_organized_paper,
+    "random-clusters": two_level.random_clusters,
+    "hsm-frequency": two_level.hsm_frequency,
+    "hsm-similarity": two_level.hsm_similarity,
+    "hsm-huffman": HuffmanSoftmax,
+    "importance": ImportanceSampling,
+    "nce": NoiseContrastive,
+    "differentiated": DifferentiatedSoftmax,
+    "cnn": SpelledSoftmax,
 }
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
-    """Gives a builder, a function or a class, a name that `build` knows."""
+    """Gives a builder, a function or a class, a name that `build` knows.
+
+    It is called with (in_features, n_classes, counts, **options); a parameter named as one of `Material`'s is given
+    what is known of it.
+    """
 
     def add(builder: Builder) -> Builder:
         if name in HEADS:
@@ -66,12 +84,17 @@ def register(name: str) -> Callable[[Builder], Builder]:
     return add
 
 
-def build(name: str, in_features: int, n_classes: int, counts: Tensor, **options: Any) -> nn.Module:
-    """A head; `counts` (V,)."""
+def build(
+    name: str, in_features: int, n_classes: int, counts: Tensor, material: Material | None = None, **options: Any
+) -> nn.Module:
+    """A head; `counts` (V,). `material`: what else is known, for heads that need more than counts."""
     if name not in HEADS:
         raise ValueError(f"there is no head called {name!r}; there are: {', '.join(HEADS)}")
+    builder = HEADS[name]
+    asked = inspect.signature(builder).parameters
+    known = {key: value for key, value in vars(material or Material()).items() if key in asked and value is not None}
     try:
-        return HEADS[name](in_features, n_classes, counts, **options)
+        return builder(in_features, n_classes, counts, **{**known, **options})
     except TypeError as error:
         raise ValueError(f"the head {name!r} cannot be built with {options}: {error}") from error
 
@@ -90,32 +113,13 @@ def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: A
     return head
 
 
+@register("full-chunked")
+def full_chunked(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> ChunkedFullSoftmax:
+    """The same through `F.linear_cross_entropy`."""
+    return ChunkedFullSoftmax(in_features, n_classes, **options)
+
+
 @register("adaptive")
 def adaptive(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> AdaptiveSoftmax:
     """torch's adaptive softmax."""
     return AdaptiveSoftmax(in_features, n_classes, **options)
-
-
-@register("random-clusters")
-def random_clusters(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> SelfOrganizedSoftmax:
-    """A two-level softmax whose clusters stay what chance made them."""
-    return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, "reorganize_every": None})
-
-
-@register("hsm-frequency")
-def hsm_frequency(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> SelfOrganizedSoftmax:
-    """A two-level softmax over fixed bins of words of like frequency, each with the same share of the text."""
-    n_clusters = options.pop("n_clusters", None) or math.isqrt(n_classes - 1) + 1
-    fixed = {"partition": frequency_bins(counts, n_clusters), "reorganize_every": None}
-    return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, **fixed})
-
-
-def frequency_bins(counts: Tensor, n_clusters: int) -> Partition:
-    """Words from frequent to rare, cut into C bins of equal mass; `counts` (V,). A very frequent word fills several."""
-    order = counts.argsort(descending=True, stable=True)
-    mass = counts[order].clamp(min=1).double().cumsum(0)
-    before = torch.cat((mass.new_zeros(1), mass[:-1]))
-    wanted = (before / mass[-1] * n_clusters).long().clamp(max=n_clusters - 1)  # (V,) in order
-    cluster_of = torch.empty_like(order)
-    cluster_of[order] = wanted
-    return Partition(cluster_of, n_clusters)

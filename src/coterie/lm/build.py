@@ -6,24 +6,28 @@ Shapes: V words, D width.
 import torch
 from torch import Tensor, nn
 
-from coterie.baselines import registry
+from coterie.baselines import Material, registry
 from coterie.lm.model import LanguageModel
 from coterie.lm.settings import Settings
 from coterie.training.optimizers import Group
 
 
-def build(settings: Settings, counts: Tensor) -> LanguageModel:
-    """The model, on the CPU; `counts` (V,). The same settings give the same weights."""
+def build(settings: Settings, counts: Tensor, material: Material | None = None) -> LanguageModel:
+    """The model, on the CPU; `counts` (V,), `material`: what else its head may need. The same settings give the same
+    weights."""
     torch.manual_seed(settings.seed)
     n_words = counts.numel()
-    head = registry.build(settings.head, settings.hidden, n_words, counts, **settings.head_options)
+    options = dict(settings.head_options)
+    if material is not None and material.partition is not None:
+        options.pop("partition", None)  # where the clusters came from; it may no longer be there
+    head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = LanguageModel(n_words, settings.embedding, settings.hidden, head, settings.layers, settings.dropout)
     if settings.tied:
         tie(model)
     if settings.initial_range is not None:
         projection = set(_projection(model))
         for parameter in model.parameters():
-            if parameter not in projection:  # those of a self-organized head start as identities
+            if parameter not in projection:  # a head's own maps start as it made them, such as identities
                 nn.init.uniform_(parameter, -settings.initial_range, settings.initial_range)
     return model
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.build import build, groups
 from coterie.lm.corpus import VOCABULARY, Corpus
@@ -39,7 +40,8 @@ class LanguageTask:
             self.streams.move(device)
         self.steps_per_epoch = self.streams.steps
         self.words_per_step = settings.sequences * settings.length
-        self.model = build(settings, corpus.counts).to(device)
+        material = Material(vocabulary=corpus.words, text=corpus.train)
+        self.model = build(settings, corpus.counts, material).to(device)
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         self.graphable: bool = getattr(head, "graphable", True)

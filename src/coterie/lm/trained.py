@@ -8,15 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.build import build
 from coterie.lm.corpus import UNK, VOCABULARY, split
 from coterie.lm.model import LanguageModel
 from coterie.lm.settings import Settings
 from coterie.lm.train import KIND
+from coterie.partition import Partition
 from coterie.training import checkpoint
 from coterie.training.device import choose_device
 from coterie.training.run import Run, read_json
@@ -52,7 +55,9 @@ class Trained:
             ) from error
         settings = Settings.from_dict(config["settings"])
         counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
-        model = build(settings, counts)
+        # What a head was made from is in its state: no text is read again, no clusters are looked for.
+        material = Material(vocabulary["words"], np.empty(0, np.int64), _clusters(content["model"]))
+        model = build(settings, counts, material)
         model.load_state_dict(content["model"])
         how = vocabulary["source"]["settings"]
         return cls(
@@ -75,3 +80,9 @@ class Trained:
     @cached_property
     def id_of(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
+
+
+def _clusters(state: dict[str, Tensor]) -> Partition | None:
+    """Those of a saved model whose head has some."""
+    cluster_of, clusters = state.get("head.partition.cluster_of"), state.get("head.cluster_weight")
+    return None if cluster_of is None or clusters is None else Partition(cluster_of, clusters.shape[0])

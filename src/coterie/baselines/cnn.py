@@ -1,0 +1,141 @@
+"""CNN-softmax: word vectors made from spelling, so that a word never seen has one too (Jozefowicz et al. 2016).
+
+Trained by importance sampling, so that a step spells only the targets and the words drawn; outside of training the
+vectors of all words are made once and kept until the head is trained again.
+
+Shapes: T tokens, D width, V words, K draws, N words to spell, M bytes of a word, E width of a byte, G features.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.baselines.dense import DenseAnswers, cross_entropy, mean_loss, precise
+from coterie.baselines.importance import SAMPLES, check_samples, sampled_log_prob
+from coterie.baselines.proposals import Kind, Proposal
+from coterie.head import HeadOutput
+
+PADDING, BEGIN, END = 0, 257, 258  # bytes are 1 to 256
+LONGEST = 24  # M: more bytes than that are not read
+BLOCK = 8192  # words spelled at a time, outside of training
+
+
+def spelled(words: Sequence[str]) -> Tensor:
+    """The UTF-8 bytes of words, between a beginning and an end: (N, M)."""
+    codes = torch.zeros(len(words), LONGEST, dtype=torch.int64)
+    for row, word in zip(codes, words, strict=True):
+        letters = [BEGIN, *(byte + 1 for byte in word.encode("utf-8", "surrogatepass")[: LONGEST - 2]), END]
+        row[: len(letters)] = torch.tensor(letters)
+    return codes
+
+
+class Speller(nn.Module):
+    """Bytes to vectors: convolutions of several widths, their maximum over the word, a highway layer, a linear map."""
+
+    def __init__(self, out_features: int, byte_width: int, widths: Sequence[int], features: int) -> None:
+        """A filter of width k has `features` · k outputs."""
+        super().__init__()
+        self.bytes = nn.Embedding(END + 1, byte_width, padding_idx=PADDING)
+        self.filters = nn.ModuleList(nn.Conv1d(byte_width, features * width, width) for width in widths)
+        total = features * sum(widths)  # G
+        self.highway = nn.Linear(total, 2 * total)
+        with torch.no_grad():
+            self.highway.bias[total:] = -2.0  # at first nearly all is carried through
+        self.out = nn.Linear(total, out_features)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """(N, M) → (N, out_features)."""
+        letters = self.bytes(codes).transpose(1, 2)  # (N, E, M)
+        found = torch.cat([kind(letters).amax(-1) for kind in self.filters], -1).tanh()  # (N, G)
+        new, gate = self.highway(found).chunk(2, -1)
+        gate = gate.sigmoid()
+        mixed: Tensor = self.out(gate * new.relu() + (1 - gate) * found)
+        return mixed
+
+
+class SpelledSoftmax(DenseAnswers, nn.Module):
+    """A softmax over words whose vectors and biases are made from their spelling."""
+
+    codes: Tensor  # (V, M)
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int],
+        vocabulary: Sequence[str] | None = None,
+        byte_width: int = 16,
+        widths: Sequence[int] = (1, 2, 3, 4, 5, 6),
+        features: int = 25,
+        proposal: Kind = "unigram",
+        samples: int = SAMPLES,
+        text: NDArray[Any] | None = None,
+        ignore_index: int = -100,
+    ) -> None:
+        """`counts` (V,); `vocabulary`: how the V words are spelled. `samples`, `proposal`, `text`: of importance
+        sampling. A filter of width k has `features` · k outputs."""
+        super().__init__()
+        if vocabulary is None or len(vocabulary) != n_classes:
+            got = "none" if vocabulary is None else f"{len(vocabulary)} of them"
+            raise ValueError(f"word vectors from spelling need vocabulary=, the {n_classes} words; got {got}")
+        if not widths or min(widths) < 1 or max(widths) > LONGEST or byte_width < 1 or features < 1:
+            raise ValueError(
+                f"widths must be from 1 to {LONGEST}, byte_width and features at least 1; got {list(widths)}, "
+                f"{byte_width} and {features}"
+            )
+        self.in_features, self.n_classes, self.ignore_index = in_features, n_classes, ignore_index
+        self.samples = check_samples(samples, n_classes)
+        self.proposal = Proposal(proposal, counts, n_classes, text)
+        self.register_buffer("codes", spelled(vocabulary), persistent=False)
+        self.projection = Speller(in_features + 1, byte_width, widths, features)
+        self._kept: tuple[object, Tensor] | None = None
+
+    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        """log P(target), in training an estimate, and the mean loss. `hidden` (..., D), `target` (...)."""
+        if not self.training:
+            return cross_entropy(self._logits(hidden), target, self.ignore_index)
+        rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
+        used = words != self.ignore_index  # (T,)
+        words = torch.where(used, words, 0)
+        drawn = self.proposal(words, used, self.samples)
+        vectors = self.projection(F.embedding(torch.cat((words, drawn.words)), self.codes))  # (T + K, D + 1)
+        of_target, of_drawn = vectors[: words.numel()], vectors[words.numel() :]
+        target_logit = precise((rows * of_target[:, :-1]).sum(-1)) + of_target[:, -1]
+        logits = precise(F.linear(rows, of_drawn[:, :-1], of_drawn[:, -1]))
+        output = sampled_log_prob(target_logit, logits, drawn.log_q, words[:, None] == drawn.words)
+        return mean_loss(torch.where(used, output, 0.0), target, self.ignore_index)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """(..., D) → (..., V)."""
+        return precise(self._logits(hidden)).log_softmax(-1)
+
+    def vectors(self, words: Sequence[str]) -> Tensor:
+        """The vector and, behind it, the bias of any words, known or not: (N, D + 1)."""
+        return self._spell(spelled(words).to(self.codes.device))
+
+    def train(self, mode: bool = True) -> Self:
+        self._kept = None
+        return super().train(mode)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        every = self._every_vector()
+        return F.linear(hidden, every[:, :-1].to(hidden.dtype), every[:, -1].to(hidden.dtype))
+
+    def _every_vector(self) -> Tensor:
+        """Of all words, (V, D + 1); kept where nothing can change them unseen."""
+        if self.training or torch.is_grad_enabled():
+            return self._spell(self.codes)
+        # Whoever writes to a parameter, or loads or moves it, changes one of these.
+        weights = [(weight.data_ptr(), weight._version, weight.dtype) for weight in self.parameters()]
+        state = (weights, torch.is_autocast_enabled(self.codes.device.type))
+        if self._kept is None or self._kept[0] != state:
+            self._kept = (state, self._spell(self.codes))
+        return self._kept[1]
+
+    def _spell(self, codes: Tensor) -> Tensor:
+        """(N, M) → (N, D + 1)."""
+        return torch.cat([self.projection(block) for block in codes.split(BLOCK)])

@@ -1,0 +1,69 @@
+"""Noise-contrastive estimation: which words are the text's, and which were drawn (Gutmann & Hyvärinen; Mnih & Teh).
+
+Trained scores are log-probabilities only as far as the training has made them so; outside of training the head divides
+by their sum, so that what it answers is normalised and comparable.
+
+Shapes: T tokens, D width, V words, K draws.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.baselines.dense import mean_loss
+from coterie.baselines.full import FullSoftmax
+from coterie.baselines.importance import SAMPLES, check_samples, chosen_logits
+from coterie.baselines.proposals import Kind, Proposal
+from coterie.head import HeadOutput
+
+
+class NoiseContrastive(FullSoftmax):
+    """Learns to tell each target from K words of noise, which a batch shares; answers with a full softmax."""
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int],
+        normalizer: float | Literal["learned"] | None = None,
+        proposal: Kind = "unigram",
+        samples: int = SAMPLES,
+        text: NDArray[Any] | None = None,
+        ignore_index: int = -100,
+    ) -> None:
+        """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram".
+
+        normalizer: log Z, taken off every score: a number that stays (Mnih & Teh's is 0; None: log V, with which a
+            model that knows nothing starts from the uniform distribution), or "learned", which starts there.
+        """
+        super().__init__(in_features, n_classes, ignore_index)
+        self.samples = check_samples(samples, n_classes)
+        self.proposal = Proposal(proposal, counts, n_classes, text)
+        if isinstance(normalizer, str) and normalizer != "learned":
+            raise ValueError(f"normalizer must be a number, None or 'learned'; got {normalizer!r}")
+        self.start = float(normalizer) if isinstance(normalizer, (int, float)) else math.log(n_classes)
+        # How far off the start was: so what is learned begins near zero, as other weights do.
+        self.offset = nn.Parameter(torch.zeros(1)) if normalizer == "learned" else None
+
+    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
+        """log P(target) and the mean loss; in training P is not normalised, and the loss that of telling words from
+        noise. `hidden` (..., D), `target` (...)."""
+        if not self.training:
+            return super().forward(hidden, target)
+        rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
+        used = words != self.ignore_index  # (T,)
+        words = torch.where(used, words, 0)
+        drawn = self.proposal(words, used, self.samples)
+        score, noise = chosen_logits(rows, self.weight, self.bias, words, drawn.words)  # (T,), (T, K)
+        log_z = self.start if self.offset is None else self.start + self.offset
+        score, noise = score - log_z, noise - log_z
+        log_k = math.log(self.samples)
+        true = F.logsigmoid(score - (drawn.target_log_q + log_k).to(score.dtype))
+        false = F.logsigmoid((drawn.log_q + log_k).to(noise.dtype) - noise).sum(-1)
+        told = mean_loss(torch.where(used, true + false, 0.0), target, self.ignore_index)
+        return HeadOutput(torch.where(used, score, 0.0).reshape(target.shape), told.loss)

@@ -1,0 +1,104 @@
+"""Two-level softmaxes: the layer itself over clusters that are given, found beforehand, or left to chance.
+
+Shapes: V words, C clusters.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.baselines.frequency import By, frequency_bins
+from coterie.baselines.similarity import similar_words
+from coterie.baselines.word_vectors import vectors_from_file, vectors_from_text
+from coterie.head import SelfOrganizedSoftmax
+from coterie.options import check_counts, default_clusters
+from coterie.partition import Partition
+
+Given = Partition | str | Path | None  # clusters, or the file that `Partition.save` wrote
+Words = Sequence[str] | None  # for a file that names its words
+
+
+def self_organized(
+    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
+) -> SelfOrganizedSoftmax:
+    """The layer; `partition`: where it starts, and with `reorganize_every=None` stays."""
+    given = opened(partition, vocabulary)
+    return SelfOrganizedSoftmax(in_features, n_classes, counts, partition=given, **options)
+
+
+def self_organized_paper(
+    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
+) -> SelfOrganizedSoftmax:
+    """The layer as the paper prints it."""
+    given = opened(partition, vocabulary)
+    if given is not None:
+        options.setdefault("n_clusters", given.n_clusters)
+    return SelfOrganizedSoftmax.as_in_paper(in_features, n_classes, counts, partition=given, **options)
+
+
+def random_clusters(
+    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
+) -> SelfOrganizedSoftmax:
+    """Clusters that stay what chance made them."""
+    return _fixed(in_features, n_classes, counts, opened(partition, vocabulary), options)
+
+
+def hsm_frequency(
+    in_features: int,
+    n_classes: int,
+    counts: Tensor,
+    n_clusters: int | None = None,
+    by: By = "frequency",
+    partition: Given = None,
+    vocabulary: Words = None,
+    **options: Any,
+) -> SelfOrganizedSoftmax:
+    """Bins of words of like frequency, each with the same share of the text, or (`by="root"`) of its square roots."""
+    found = opened(partition, vocabulary)
+    if found is None:
+        found = frequency_bins(check_counts(counts, n_classes), n_clusters or default_clusters(n_classes), by)
+    return _fixed(in_features, n_classes, counts, found, options)
+
+
+def hsm_similarity(
+    in_features: int,
+    n_classes: int,
+    counts: Tensor,
+    n_clusters: int | None = None,
+    gamma: float = 1.5,
+    vectors: Tensor | str | Path | None = None,
+    text: NDArray[Any] | None = None,
+    partition: Given = None,
+    vocabulary: Words = None,
+    **options: Any,
+) -> SelfOrganizedSoftmax:
+    """Clusters of words with like vectors: of those given, (V, E) or a file of `numpy.save`, or of the text's own."""
+    found = opened(partition, vocabulary)
+    if found is None:
+        if isinstance(vectors, (str, Path)):
+            vectors = vectors_from_file(vectors)
+        elif vectors is None and text is not None:
+            vectors = vectors_from_text(text, n_classes)
+        if vectors is None:
+            raise ValueError(
+                "clusters of similar words need vectors= (one for each word, or a file of them), text= (the training "
+                "text, as word numbers) or partition="
+            )
+        counted = check_counts(counts, n_classes)
+        found = similar_words(vectors, counted, n_clusters or default_clusters(n_classes), gamma)
+    return _fixed(in_features, n_classes, counts, found, {**options, "gamma": gamma})
+
+
+def opened(partition: Given, vocabulary: Words) -> Partition | None:
+    """The partition itself, read from its file if that was given."""
+    return Partition.load(partition, vocabulary) if isinstance(partition, (str, Path)) else partition
+
+
+def _fixed(
+    in_features: int, n_classes: int, counts: Tensor, partition: Partition | None, options: dict[str, Any]
+) -> SelfOrganizedSoftmax:
+    fixed: dict[str, Any] = {"partition": partition, "reorganize_every": None}
+    return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, **fixed})
