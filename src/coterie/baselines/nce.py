@@ -38,8 +38,9 @@ class NoiseContrastive(FullSoftmax):
     ) -> None:
         """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram".
 
-        normalizer: log Z, taken off every score: a number that stays (Mnih & Teh's is 0; None: log V, with which a
-            model that knows nothing starts from the uniform distribution), or "learned", which starts there.
+        normalizer: log Z, taken off every score: a number that stays, or "learned". None: log V, with which a model
+            that knows nothing starts from the uniform distribution; from Mnih & Teh's 0 it starts with every word a
+            certainty, and is far slower to train. A learned one starts from log V too.
         """
         super().__init__(in_features, n_classes, ignore_index)
         self.samples = check_samples(samples, n_classes)

@@ -29,7 +29,7 @@ def train(
     resume: Annotated[bool, Option("--resume", help="go on where the run stopped")] = False,
     force: Annotated[bool, Option("--force", help="replace the run that is there")] = False,
     preset: Annotated[str | None, Option(help="best (the default), or paper: as printed")] = None,
-    head: Annotated[str | None, Option(help="the softmax: self-organized, full, adaptive, …")] = None,
+    head: Annotated[str | None, Option(help="the softmax: self-organized, full, importance, nce, adaptive, …")] = None,
     head_option: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="of the head, such as reorganize_every=250; repeat it")
     ] = None,
@@ -224,9 +224,11 @@ def clusters(
 
 
 def reproduce(
-    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8")],
-    source: Annotated[str, Argument(metavar="SRC", help="the text, a folder from `coterie lm prepare`, or text8")],
+    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8, or generated: a language made for it")],
     out: Annotated[Path, Option(metavar="DIR", help="runs and report are written there")],
+    source: Annotated[
+        str | None, Argument(metavar="[SRC]", help="the text, a folder from `coterie lm prepare`, or text8")
+    ] = None,
     heads: Annotated[str, Option(help="what to compare, with commas between")] = "full,self-organized",
     seeds: Annotated[str, Option(help="with commas between; each is a run of every head")] = "0",
     epochs: Annotated[int | None, Option(min=1)] = None,
@@ -239,17 +241,25 @@ def reproduce(
     """Trains each head in the same trainer and writes the paper's tables and figure as one report.
 
     Finished runs are not repeated, stopped ones go on."""
+    from coterie.lm.experiments import EXPERIMENTS, generated
     from coterie.lm.reproduce import reproduce as compare
+    from coterie.lm.variants import chosen
 
-    if experiment != "text8":
-        raise ValueError(f"there is no experiment {experiment!r}; there is text8")
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {experiment!r}; there are: {', '.join(EXPERIMENTS)}")
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
     given = {name: value for name, value in named.items() if value is not None} | dict(map(_option, setting or []))
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
-    report = compare(source, out, names, [int(seed) for seed in seeds.split(",")], console, **given)
+    chosen(names)  # before a text is made for them
+    if source is None and experiment == "generated":
+        source = str(generated(out).path)
+    elif source is None:
+        raise ValueError(f"{experiment} needs its text: give a file, a folder from `coterie lm prepare`, or text8")
+    numbers = [int(seed) for seed in seeds.split(",")]
+    report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
     if report is None:
         console.print("stopped; the same command goes on")
         raise typer.Exit(130)

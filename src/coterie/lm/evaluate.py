@@ -104,3 +104,9 @@ def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:
 def perplexity(loss: float) -> float:
     """e to the loss, infinite where that is out of range."""
     return math.exp(loss) if loss < 700 else math.inf
+
+
+def unigram_perplexity(counts: Tensor, ids: Ids) -> float:
+    """Of a text to someone who knows how often each word occurs, (V,), and nothing else; each counted once more."""
+    log_prob = (counts.double() + 1).log() - math.log(float(counts.sum()) + counts.numel())
+    return perplexity(-float(log_prob[torch.from_numpy(ids.astype("int64"))].mean()))

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from coterie.head import SelfOrganizedSoftmax
+from coterie.lm import pace
 from coterie.lm.clusters import Cluster, table
 from coterie.lm.corpus import Corpus
+from coterie.lm.evaluate import unigram_perplexity
 from coterie.lm.figure import Curves, curves, draw
 from coterie.lm.trained import Trained
-from coterie.lm.variants import PUBLISHED, Variant
+from coterie.lm.variants import PUBLISHED, TABLE_1, VARIANTS, Variant
 from coterie.training.environment import describe
 from coterie.training.logs import read_journal
 from coterie.training.run import Run, read_json, write_json, write_whole
@@ -51,12 +53,17 @@ class Report:
     rows: list[Figures]
     clusters: list[Cluster]
     curves: Curves | None
+    paces: list[pace.Pace]  # of the first seed
+    published: bool  # whether the paper's figures are of this text
     environments: list[dict[str, Any]]  # of the runs, each once
     environment: dict[str, Any]  # of the report
 
 
-def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int]) -> Report:
-    """Reads what the runs wrote, and writes report.md, report.json and figure1.png."""
+def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], published: bool = True) -> Report:
+    """Reads what the runs wrote, and writes report.md, report.json, figure1.png and figure2.png.
+
+    `published`: whether the paper's figures are of this text, and stand beside ours.
+    """
     organized = next((row for row in rows if row.name == "self-organized"), None) or next(
         (row for row in rows if read_journal(Run(row.paths[0]).reorganizations)), None
     )
@@ -67,14 +74,19 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int]) -> Repor
         shown = table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
         found = curves(organized.paths[0])
         draw(found, out / "figure1.png")
+    paces = [pace.pace(row.variant.label, row.paths[0]) for row in rows]
+    pace.draw(paces, out / "figure2.png")
     described = {"path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev)}
+    frequencies = {"vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev)}
     report = Report(
-        corpus={**described, "vocabulary": corpus.n_words},
+        corpus={**described, **frequencies},
         seeds=seeds,
         epochs=read_json(Run(rows[0].paths[0]).config)["settings"]["epochs"],
         rows=[figures(row, len(corpus.train)) for row in rows],
         clusters=shown,
         curves=found,
+        paces=paces,
+        published=published,
         environments=environments(rows),
         environment=describe(),
     )
@@ -138,33 +150,37 @@ def markdown(report: Report) -> str:
         f"{corpus['train_words']:,} words to train on, {corpus['dev_words']:,} for development, a vocabulary of "
         f"{corpus['vocabulary']:,}; {report.epochs} epoch(s); seed(s) {', '.join(map(str, report.seeds))}. "
         "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds. "
-        '"Published" is what the paper prints, on its own hardware.',
+        f"How frequent the words are, and nothing else, gives {corpus['unigram_perplexity']:,.1f}."
+        + (' "Published" is what the paper prints, on its own hardware.' if report.published else ""),
         "",
         "## Table 1: perplexity",
         "",
-        "| | perplexity | best | of the cluster | inside it | published |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        _row(["", "perplexity", "best", "of the cluster", "inside it"], "published", report),
+        _row(["---", "---:", "---:", "---:", "---:"], "---:", report),
     ]
     for row in report.rows:
-        published = "" if row.published_perplexity is None else f"{row.published_perplexity:g}"
-        lines.append(
-            f"| {row.label} | {spread(row.perplexity)} | {spread(row.best)} | {spread(row.cluster_perplexity, 1)} | "
-            f"{spread(row.in_cluster_perplexity, 1)} | {published} |"
-        )
-    lines += [f"| {label}, not trained here | | | | | {value} |" for label, value in PUBLISHED.items()]
+        cells = [row.label, spread(row.perplexity), spread(row.best), spread(row.cluster_perplexity, 1)]
+        lines.append(_row([*cells, spread(row.in_cluster_perplexity, 1)], _plain(row.published_perplexity), report))
+    if report.published:
+        trained = {row.name for row in report.rows}
+        known = {VARIANTS[name].label: VARIANTS[name].perplexity for name in TABLE_1 if name not in trained}
+        for label, value in (PUBLISHED | known).items():
+            lines.append(_row([f"{label}, not trained here", "", "", "", ""], _plain(value), report))
     against = f", against {full.label}" if full else ""
     lines += ["", "## Table 2: training time", ""]
-    lines += [f"| | minutes | words a second | speed{against} | published, minutes |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    lines += [_row(["", "minutes", "words a second", f"speed{against}"], "published, minutes", report)]
+    lines += [_row(["---", "---:", "---:", "---:"], "---:", report)]
     for row in report.rows:
         minutes = [seconds / 60 for seconds in row.seconds]
         speed = f"{statistics.mean(full.seconds) / statistics.mean(row.seconds):.2f}×" if full else ""
-        published = "" if row.published_minutes is None else f"{row.published_minutes:g}"
         rate = f"{statistics.mean(row.words_per_second):,.0f}"
-        lines.append(f"| {row.label} | {spread(minutes)} | {rate} | {speed} | {published} |")
+        lines.append(_row([row.label, spread(minutes), rate, speed], _plain(row.published_minutes), report))
     if report.curves is not None:
         lines += ["", "## Figure 1: while training", "", "![perplexities and words moved](figure1.png)", ""]
         lines += ["Its data are in `report.json`, under `curves`."]
+    lines += ["", "## Figure 2: perplexity against training time", ""]
+    lines += ["![perplexity against seconds of training](figure2.png)", ""]
+    lines += ["Seed " + f"{report.seeds[0]}; its data are in `report.json`, under `paces`."]
     if report.clusters:
         lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
         lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
@@ -176,3 +192,12 @@ def markdown(report: Report) -> str:
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         lines.append(f"- {machine}; {named}; CUDA {place['cuda'] or 'none'}; commit {commit}")
     return "\n".join(lines) + "\n"
+
+
+def _row(cells: list[str], published: str, report: Report) -> str:
+    """A line of a table; the published figure stands last, in a report that has them."""
+    return "| " + " | ".join([*cells, published] if report.published else cells) + " |"
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,4 +1,4 @@
-"""The paper's text8 experiment: every head in the same trainer, one run after the other, and a report.
+"""The paper's first experiment: every head in the same trainer, one run after the other, and a report.
 
 What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
 """
@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from coterie.lm.corpus import VOCABULARY, Corpus, prepare
+from coterie.lm.experiments import EXPERIMENTS, Experiment
 from coterie.lm.report import Report, Row, write
 from coterie.lm.train import reopen, train
 from coterie.lm.variants import Variant, chosen
@@ -25,6 +26,7 @@ def reproduce(
     console: Console | None = None,
     min_count: int = MIN_COUNT,
     dev_chars: int = DEV_CHARS,
+    experiment: Experiment = EXPERIMENTS["text8"],
     **given: Any,
 ) -> Report | None:
     """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
@@ -40,9 +42,9 @@ def reproduce(
         for seed, path in zip(seeds, row.paths, strict=True):
             if console is not None:
                 console.print(f"{row.variant.label}, seed {seed}", highlight=False)
-            if not _finish(corpus, path, row.variant, console, seed=seed, **given):
+            if not _finish(corpus, path, row.variant, console, experiment, seed=seed, **given):
                 return None
-    return write(out, corpus, rows, seeds)
+    return write(out, corpus, rows, seeds, experiment.published)
 
 
 def _corpus(source: str, out: Path, min_count: int, dev_chars: int) -> Corpus:
@@ -55,9 +57,11 @@ def _corpus(source: str, out: Path, min_count: int, dev_chars: int) -> Corpus:
     return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)
 
 
-def _finish(corpus: Corpus, path: Path, variant: Variant, console: Console | None, **given: Any) -> bool:
+def _finish(
+    corpus: Corpus, path: Path, variant: Variant, console: Console | None, experiment: Experiment, **given: Any
+) -> bool:
     """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
-    settings = variant.settings(**given)
+    settings = experiment.settings_of(variant, **given)
     if Run(path).result.exists():
         reopen(corpus, path, settings)  # refuses one of other settings
         return True

@@ -1,0 +1,59 @@
+"""What heads are compared on: text8 as the paper has it, and a generated language, small enough for any machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.demo.grammar import default_grammar
+from coterie.lm.corpus import Corpus, prepare
+from coterie.lm.settings import Settings
+from coterie.lm.variants import Variant
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How every variant is trained in it; what a variant says itself goes before."""
+
+    name: str
+    published: bool  # whether the paper's figures are of this text
+    settings: dict[str, Any] = field(default_factory=dict)
+    head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
+
+    def settings_of(self, variant: Variant, **given: Any) -> Settings:
+        """The settings of a variant's runs, with what is given in their place."""
+        own = variant.settings()
+        options = {**self.head_options.get(own.head, {}), **own.head_options}
+        return variant.settings(**{**self.settings, "head_options": options, **given})
+
+
+_OFTEN = {"reorganize_every": 100}  # a run has some 1,300 updates
+_FEW = {"samples": 500}  # a sixth of the words, as 8,192 are of text8's
+EXPERIMENTS = {
+    "text8": Experiment("text8", published=True),
+    "generated": Experiment(
+        "generated",
+        published=False,
+        settings={
+            "embedding": 128, "hidden": 128, "dropout": 0.0, "sequences": 64, "epochs": 3, "initial_range": None,
+            "optimizer": "adam", "learning_rate": 1e-3, "schedule": "constant", "clip": None, "projection_factor": 1.0,
+        },
+        head_options={
+            "self-organized": _OFTEN, "self-organized-paper": _OFTEN, "importance": _FEW, "nce": _FEW,
+            "cnn": {**_FEW, "features": 8},
+        },
+    ),
+}  # fmt: skip
+
+
+def generated(folder: Path, words: int = 550_000, dev_words: int = 50_000, words_per_class: int = 75) -> Corpus:
+    """The generated language as a corpus in a new folder, or the one that is there."""
+    ready = folder / "data"
+    if ready.exists():
+        return Corpus.open(ready)
+    grammar = default_grammar(words_per_class)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {}
+    for seed, (part, length) in enumerate((("train", words), ("dev", dev_words)), start=1):
+        parts[part] = folder / f"{part}.txt"
+        parts[part].write_text(" ".join(grammar.words[word] for word in grammar.write(length, seed).tolist()))
+    return prepare([parts["train"]], ready, dev=parts["dev"])

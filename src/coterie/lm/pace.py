@@ -1,0 +1,48 @@
+"""Perplexity against the time spent on training: which head is the first to get somewhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.training.logs import read_journal
+from coterie.training.run import Run
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One run, at each of its evaluations; the time is that of its updates alone."""
+
+    label: str
+    seconds: list[float]
+    perplexity: list[float]
+
+
+def pace(label: str, path: Path) -> Pace:
+    """From what a run wrote."""
+    seen = [record for record in read_journal(Run(path).log) if record["event"] == "evaluate"]
+    return Pace(label, [record["seconds"] for record in seen], [record["perplexity"] for record in seen])
+
+
+def draw(paces: list[Pace], path: Path) -> None:
+    """Writes the plot as PNG; without matplotlib there is none, and its data is in the report all the same."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")  # no window
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for number, found in enumerate(paces):
+        ours = found.label.startswith("self-organized")
+        axes.plot(
+            found.seconds, found.perplexity, label=found.label, marker="o", markersize=3,
+            color=colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("perplexity on the development text")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    pyplot.close(figure)
