@@ -8,7 +8,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from coterie.baselines import HEADS, build, register
 from coterie.cli import app
 from coterie.lm.corpus import Corpus
 from coterie.lm.evaluate import evaluate
@@ -133,7 +132,7 @@ def test_clusters_are_shown(corpus, run):
     assert coterie("clusters", run, word).stdout.startswith(f"{word}: cluster {own['number']}")
 
 
-def test_the_presets_and_every_head_train(corpus, tmp_path):
+def test_the_presets_and_other_heads_train(corpus, tmp_path):
     arguments = ["--hidden", "8", "--embedding", "8", "--sequences", "8", "--length", "40", "--epochs", "1"]
     done = coterie("lm", "train", corpus.path, "--out", tmp_path / "paper", "--preset", "paper", *arguments)
     assert done.exit_code == 0, done.exception
@@ -150,41 +149,6 @@ def test_the_presets_and_every_head_train(corpus, tmp_path):
     trained = Trained.open(tmp_path / "tied", "cpu")
     assert trained.model.head.weight is trained.model.embedding.weight
     assert trained.model.head.projection is None
-
-
-@pytest.mark.parametrize("name", ["full", "adaptive", "hsm-frequency", "self-organized-paper"])
-def test_heads_share_one_contract(corpus, name):
-    head = build(name, 6, corpus.n_words, corpus.counts)
-    hidden = torch.randn(3, 4, 6)
-    target = torch.randint(0, corpus.n_words, (3, 4))
-    target[0, 0] = -100
-    out = head(hidden, target)
-    log_prob = head.log_prob(hidden)
-    torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(3, 4))
-    expected = log_prob.gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
-    expected = torch.where(target == -100, 0.0, expected)
-    torch.testing.assert_close(out.output, expected)
-    torch.testing.assert_close(out.loss, -expected.sum() / 11)
-    assert torch.equal(head.predict(hidden), log_prob.argmax(-1))
-    torch.testing.assert_close(head.topk(hidden, 3)[0], log_prob.topk(3)[0])
-    assert torch.equal(head.sample(hidden, top_k=1), head.predict(hidden))
-    out.loss.backward()
-    assert all(parameter.grad is not None for parameter in head.parameters())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert head(hidden, target).loss.isfinite()
-
-
-def test_a_head_of_ones_own_joins():
-    @register("ones-own")
-    def ones_own(in_features, n_classes, counts, **options):
-        return build("full", in_features, n_classes, counts, **options)
-
-    try:
-        assert build("ones-own", 3, 5, torch.ones(5)).n_classes == 5
-        with pytest.raises(ValueError, match="already"):
-            register("ones-own")(ones_own)
-    finally:
-        del HEADS["ones-own"]
 
 
 def test_frequency_bins_hold_like_shares_of_the_text():

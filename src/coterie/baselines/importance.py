@@ -68,7 +68,7 @@ def chosen_logits(hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, 
     n = target.numel()
     words = torch.cat((target, drawn))  # (T + K,): the rows of both in one gather
     vectors, biases = F.embedding(words, weight), F.embedding(words, bias[:, None]).squeeze(1)
-    of_target = precise((hidden * vectors[:n]).sum(-1)) + biases[:n]
+    of_target = precise(hidden * vectors[:n]).sum(-1) + biases[:n]
     return of_target, precise(F.linear(hidden, vectors[n:], biases[n:]))
 
 

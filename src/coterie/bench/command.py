@@ -8,7 +8,7 @@ from rich.console import Console
 
 from coterie.bench import report
 from coterie.bench.floor import Machine
-from coterie.bench.methods import NAMES
+from coterie.bench.methods import NAMES, check_name
 from coterie.bench.run import CPU_SHAPES, GPU_SHAPES, Row, Shape, rows
 from coterie.training.environment import describe, versions_of
 
@@ -18,7 +18,7 @@ SWEEP = tuple(2**k for k in range(14, 21))
 def bench(
     out: Path = typer.Option(Path("runs/bench"), help="folder for bench.json, bench.md and bench.png"),
     shapes: list[str] = typer.Option([], "--shape", help="V,d,tokens; may be repeated; none: the standard ones"),
-    heads: str = typer.Option(",".join(NAMES), help="which heads, separated by commas"),
+    heads: str = typer.Option(",".join(NAMES), help="which heads, separated by commas; also any of `coterie lm train`"),
     sweep: bool = typer.Option(True, help="also sweep V from 2^14 to 2^20"),
     device: str = typer.Option("auto", help="auto, cpu or cuda"),
     seconds: float = typer.Option(1.0, min=0.01, help="time given to each measurement"),
@@ -36,8 +36,8 @@ def bench(
     if on.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no GPU here that PyTorch can use: give --device cpu")
     names = [name.strip() for name in heads.split(",")]
-    if unknown := [name for name in names if name not in NAMES]:
-        raise ValueError(f"unknown head {unknown[0]!r}; there are: {', '.join(NAMES)}")
+    for name in names:
+        check_name(name)
     dtype = torch.bfloat16 if on.type == "cuda" else torch.float32
     chosen = [_shape(text) for text in shapes] or list(GPU_SHAPES if on.type == "cuda" else CPU_SHAPES)
     machine = Machine.measured(on, dtype)

@@ -5,12 +5,16 @@ Shapes: T tokens, D width, V words.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.baselines import HEADS, Material, registry
 from coterie.head import SelfOrganizedSoftmax
+from coterie.options import default_clusters
+from coterie.partition import Partition
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (T, D), (T,) → the loss
 
@@ -42,7 +46,7 @@ def organized(n_words: int, width: int, device: torch.device, dtype: torch.dtype
 
 
 def build(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method | None:
-    """One of `NAMES`, or None where it is not to be had here."""
+    """One of `NAMES`, or of the registry's heads, or None where it is not to be had here."""
     if name.startswith("coterie"):
         head = organized(n_words, width, device, dtype)
         return Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith("graph"))
@@ -50,6 +54,8 @@ def build(name: str, n_words: int, width: int, device: torch.device, dtype: torc
         cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
         adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
         return Method(name, adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
+    if name not in NAMES:
+        return _registered(name, n_words, width, device, dtype)
     # The packaged CCE takes no bias.
     linear = nn.Linear(width, n_words, bias=name != "CCE", device=device, dtype=dtype)
     loss = _full_loss(name, linear)
@@ -57,9 +63,32 @@ def build(name: str, n_words: int, width: int, device: torch.device, dtype: torc
     return None if loss is None else Method(name, linear, loss, dense)
 
 
+GRAPH = " graph"  # behind a name: timed as a CUDA graph
 NAMES = (
     "coterie", "coterie graph", "full", "full compiled", "F.linear_cross_entropy", "adaptive", "CCE", "Liger",
 )  # fmt: skip
+
+
+def check_name(name: str) -> None:
+    """Raises for a head that `build` does not know."""
+    if name not in NAMES and name.removesuffix(GRAPH) not in HEADS:
+        raise ValueError(
+            f"unknown head {name!r}; there are: {', '.join(NAMES)}, and those of `coterie lm train`, each also with "
+            f"{GRAPH!r} behind it: {', '.join(HEADS)}"
+        )
+
+
+def _registered(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method:
+    """A head from the registry, built from made-up words and text: neither changes what a step costs."""
+    counts = zipf_counts(n_words)
+    law = counts.double().cumsum(0)
+    text = torch.searchsorted(law, torch.rand(1_000_000, dtype=torch.float64) * law[-1]).clamp(max=n_words - 1)
+    scattered = Partition(torch.arange(n_words) % default_clusters(n_words), default_clusters(n_words))
+    # Bins are made from the counts; looking for similar words would take longer than timing them.
+    given = scattered if name.startswith("hsm-similarity") else None
+    material = Material([f"word{number}" for number in range(n_words)], text.numpy(), given)
+    module: Any = registry.build(name.removesuffix(GRAPH), width, n_words, counts, material).to(device, dtype)
+    return Method(name, module, lambda h, t: module(h, t).loss, module.topk, graph=name.endswith(GRAPH))
 
 
 def _full_loss(name: str, linear: nn.Linear) -> Loss | None:

@@ -39,7 +39,7 @@ EXPERIMENTS = {
         },
         head_options={
             "self-organized": _OFTEN, "self-organized-paper": _OFTEN, "importance": _FEW, "nce": _FEW,
-            "cnn": {**_FEW, "features": 8},
+            "cnn": {**_FEW, "features": 8, "widths": [2, 3, 4]},
         },
     ),
 }  # fmt: skip
