@@ -1,6 +1,7 @@
 """Losses from samples: what they draw, the exact sums of a draw, and where their gradients go as the draws grow."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def by_hand(kind, target):
         return unigram
     words, mixed = text().tolist(), [0.0] * V
     for context in target.tolist():
-        following = [b for a, b in zip(words, words[1:], strict=False) if a == context]
+        following = [b for a, b in pairwise(words) if a == context]
         for word in following:
             mixed[word] += 1 / len(following) / len(target)
     total = [0.5 * a + 0.5 * b for a, b in zip(unigram, mixed, strict=True)]
