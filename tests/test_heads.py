@@ -131,7 +131,8 @@ def cnn_logits(head, hidden):
     for word in WORDS:  # one word at a time, one filter at a time
         letters = [257, *(byte + 1 for byte in word.encode()), 258]
         letters += [0] * (24 - len(letters))
-        bytes_of = torch.stack([head.projection.bytes.weight[letter] for letter in letters])  # (M, E)
+        table = head.projection.bytes.weight
+        bytes_of = torch.stack([table[letter] if letter else table[0].detach() for letter in letters])  # (M, E)
         found = []
         for kind in head.projection.filters:
             width = kind.weight.shape[2]

@@ -27,8 +27,7 @@ def sampled_log_prob(target_logit: Tensor, logits: Tensor, log_q: Tensor, hit: T
     exact. `target_logit` (T,), `logits` (T, K), `log_q` (K,) of a draw, `hit` (T, K) where a draw is the target.
     """
     corrected = logits - (log_q + math.log(log_q.numel())).to(logits.dtype)
-    # Not -inf: where all draws were hits, the gradient of their sum would be NaN.
-    others = corrected.masked_fill(hit, torch.finfo(logits.dtype).min / 2).logsumexp(-1)
+    others = corrected.masked_fill(hit, -torch.inf).logsumexp(-1)
     return target_logit - torch.logaddexp(target_logit, others)
 
 
