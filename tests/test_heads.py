@@ -13,7 +13,7 @@ from coterie.baselines.frequency import frequency_bins
 from coterie.baselines.huffman import huffman_paths
 
 V, D = 50, 16
-COUNTS = (1000 / torch.arange(1, V + 1)).long()
+COUNTS = (1000 / torch.arange(1, V + 1)).long()[torch.randperm(V, generator=torch.Generator().manual_seed(0))]
 WORDS = [f"{'un' * (n % 3)}word{n}ß" for n in range(V)]
 TEXT = torch.multinomial(COUNTS.double(), 3000, True, generator=torch.Generator().manual_seed(1)).numpy()
 MATERIAL = Material(WORDS, TEXT)
@@ -215,10 +215,10 @@ def test_bins_of_roots_leave_the_last_bin_fewer_words():
 
 
 def test_words_never_seen_have_vectors_from_their_spelling():
-    head = make("cnn").eval()
+    head = make("cnn").double().eval()
     with torch.no_grad():
         known = head.vectors(WORDS[5:7])
-        hidden = torch.randn(D)
+        hidden = torch.randn(D, dtype=torch.float64)
         logits = known[:, :-1] @ hidden + known[:, -1]
         torch.testing.assert_close(head.log_prob(hidden)[5:7].diff(), logits.diff())
         new = head.vectors(["word5", "wörd", "a" * 100, ""])
