@@ -30,7 +30,10 @@ def test_targets_follow_zipfs_law():
     assert torch.allclose(share[:10], law[:10], atol=0.01)
 
 
-@pytest.mark.parametrize("name", ["coterie", "full", "adaptive", "F.linear_cross_entropy"])
+REGISTERED = ("importance", "nce", "hsm-similarity", "hsm-huffman", "differentiated", "cnn")
+
+
+@pytest.mark.parametrize("name", ["coterie", "full", "adaptive", "F.linear_cross_entropy", *REGISTERED])
 def test_a_step_gives_every_gradient(name):
     shape = Shape(5_000, 16, 64)
     method = build(name, shape.words, shape.width, CPU, torch.float32)
@@ -41,6 +44,11 @@ def test_a_step_gives_every_gradient(name):
     assert torch.isfinite(method.loss(hidden, target))
     if method.topk is not None:
         method.topk(hidden[:2], 10)
+
+
+def test_a_head_of_the_registry_can_be_timed_as_a_graph():
+    assert build("importance graph", 100, 8, CPU, torch.float32).graph
+    assert not build("importance", 100, 8, CPU, torch.float32).graph
 
 
 def test_measuring_repeats_and_orders():
@@ -79,11 +87,11 @@ def coterie(*arguments):
 
 
 def test_the_command_writes_one_report(tmp_path):
-    options = ("--shape", "2000,16,64", "--heads", "coterie,full,adaptive", "--no-sweep", "--device", "cpu")
+    options = ("--shape", "2000,16,64", "--heads", "coterie,full,adaptive,importance", "--no-sweep", "--device", "cpu")
     done = coterie("bench", *options, "--seconds", "0.05", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["method"] for row in content["rows"]] == ["coterie", "full", "adaptive"]
+    assert [row["method"] for row in content["rows"]] == ["coterie", "full", "adaptive", "importance"]
     assert all(row["step"] > 0 and row["topk_1"] > 0 for row in content["rows"])
     assert {"date", "hardware", "versions", "command"} <= content["environment"].keys()
 

@@ -66,7 +66,8 @@ def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
     assert second == first
 
 
-HEADS = ("full", "adaptive")
+HEADS = ("full", "adaptive", "hsm-huffman")
+SAMPLED = ("importance", "nce")  # each process draws its own words
 
 
 def test_heads_that_remember_nothing_are_the_same_to_rounding(corpus, tmp_path):
@@ -74,10 +75,13 @@ def test_heads_that_remember_nothing_are_the_same_to_rounding(corpus, tmp_path):
     for head in HEADS:
         train(corpus, tmp_path / "one", small(dropout=0.0, head=head, head_options={}, epochs=1), force=True)
         assert losses(tmp_path / head) == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    for head in SAMPLED:
+        assert len(losses(tmp_path / head)) == len(losses(tmp_path / "one"))
+        assert losses(tmp_path / head)[-1] < losses(tmp_path / head)[0]
 
 
 def _train(world, data, folder):
-    for head in HEADS:
+    for head in (*HEADS, *SAMPLED):
         train(Corpus.open(data), folder / head, small(dropout=0.0, head=head, head_options={}, epochs=1), world=world)
 
 
