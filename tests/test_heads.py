@@ -67,12 +67,18 @@ def test_every_parameter_learns_from_every_batch(name):
     assert all(bool(parameter.grad.isfinite().all()) for parameter in head.parameters())
     assert not hidden.grad[0, 0].any()
     assert hidden.grad[0, 1].any()
-    head.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = head(hidden, target).loss
-    assert loss.dtype == torch.float32
-    loss.backward()
-    assert all(bool(parameter.grad.isfinite().all()) for parameter in head.parameters())
+    for given in (hidden, hidden.detach().bfloat16().requires_grad_()):
+        head.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = head(given, target).loss
+        assert loss.dtype == torch.float32
+        loss.backward()
+        assert all(bool(parameter.grad.isfinite().all()) for parameter in head.parameters())
+        assert given.grad.any()
+        head.eval()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert head(given, target).loss.isfinite()
+        head.train()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,13 +34,15 @@ def draw(paces: list[Pace], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 5))
     colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
     for number, found in enumerate(paces):
-        ours = found.label.startswith("self-organized")
+        ours = found.label == "self-organized"
         axes.plot(
             found.seconds, found.perplexity, label=found.label, marker="o", markersize=3,
-            color=colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
+            color="black" if ours else colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
         )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
+        scale("log")
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("perplexity on the development text")
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))

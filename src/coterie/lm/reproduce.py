@@ -3,6 +3,7 @@
 What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def reproduce(
     `source`: a folder from `coterie lm prepare`, or text; `given`: settings for all runs, in place of their own.
     """
     variants = chosen(names)
+    if not experiment.published:
+        variants = {name: replace(variant, perplexity=None, minutes=None) for name, variant in variants.items()}
     corpus = _corpus(source, out, min_count, dev_chars)
     rows = [
         Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()

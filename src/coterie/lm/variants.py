@@ -39,7 +39,7 @@ VARIANTS: dict[str, Variant] = {
     "importance-power": _head("importance sampling, unigram to the 3/4", "importance", proposal="power"),
     "importance-bigram": _head("importance sampling, bigrams", "importance", proposal="bigram"),
     "nce": _head("noise-contrastive estimation, renormalised", "nce"),
-    "nce-learned": _head("the same, normaliser learned", "nce", normalizer="learned"),
+    "nce-learned": _head("noise-contrastive estimation, normaliser learned", "nce", normalizer="learned"),
     "hsm-frequency": _head("hierarchical, frequency bins", "hsm-frequency", 166),
     "hsm-frequency-root": _head("hierarchical, bins of √frequency", "hsm-frequency", by="root"),
     "hsm-similarity": _head("hierarchical, clusters of similar words", "hsm-similarity"),
