@@ -8,17 +8,15 @@ is one opaque operator.
 Shapes: T tokens, D width, V words, C clusters, N tokens of one cluster, S words of one cluster.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.grouping import Grouping
+from coterie.loss.clusters import Gradients, Part, visit
 from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, in_autocast, refuse_second_derivatives, split
 from coterie.partition import Partition
-
-Gradients = tuple[Tensor, Tensor, Tensor]  # of hidden (T, D), weight (V, D) and bias (V,; empty without one)
 
 
 def two_level(
@@ -35,29 +33,14 @@ def two_level(
     cluster_hidden, word_hidden = split(in_autocast(hidden), weight.shape[1])
     index = (*grouping, partition.words, partition.offsets)
     if torch.compiler.is_compiling():
-        word, mean_word, _ = _operator(word_hidden, weight, bias, *index)
+        word, mean_word = _operator(word_hidden, weight, bias, *index)
     elif not torch.is_grad_enabled():
-        word, mean_word, _ = _forward(word_hidden, weight, bias, *index)
+        word, mean_word = _forward(word_hidden, weight, bias, *index)
     else:
         word, mean_word = _Eager.apply(word_hidden, weight, bias, *index)  # type: ignore[no-untyped-call]
     logits = cluster_logits(cluster_hidden, cluster_weight, cluster_bias)
     cluster, mean_cluster = cluster_level(logits, target, partition)
     return LogProbs(cluster, word, mean_cluster, mean_word)
-
-
-def _groups(starts: Tensor, offsets: Tensor) -> Iterator[tuple[slice, slice]]:
-    """For every cluster that has tokens: its tokens in the grouping's order, and its words in the partition's."""
-    firsts, bounds = starts.tolist(), offsets.tolist()
-    for c in range(len(bounds) - 1):
-        if firsts[c + 1] > firsts[c]:
-            yield slice(firsts[c], firsts[c + 1]), slice(bounds[c], bounds[c + 1])
-
-
-def _logits(hidden: Tensor, rows: Tensor, bias: Tensor | None, words: Tensor) -> Tensor:
-    """(N, D), (S, D) → (N, S), in float32 at least."""
-    logits = hidden @ rows.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits if bias is None else logits + bias[words]
 
 
 def _forward(
@@ -70,67 +53,37 @@ def _forward(
     words: Tensor,
     offsets: Tensor,
     ahead: Gradients | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log P(target), mean log P and log Z of the target's cluster, each (T,).
+) -> tuple[Tensor, Tensor]:
+    """log P(target) and the mean of log P over the words of its cluster, each (T,).
 
     Writes to `ahead` the gradients of the negative mean of log P(target).
     """
-    log_prob, mean, log_total = (_result(hidden).zero_() for _ in range(3))
-    ordered = hidden[order]
-    if ahead is not None:
-        _zero_the_rest(ahead, order, starts, words, offsets)
-    each = -1 / max(int(starts[-1]), 1)
-    for tokens, span in _groups(starts, offsets):
-        ids, here, x = words[span], order[tokens], ordered[tokens]
-        rows = weight.index_select(0, ids).to(hidden.dtype)
-        logits = _logits(x, rows, bias, ids)
-        total = logits.logsumexp(1)
-        own = (place[tokens] - span.start)[:, None]  # (N, 1) the target's column
-        log_total[here] = total
-        log_prob[here] = logits.gather(1, own).squeeze(1) - total
-        mean[here] = logits.mean(1) - total
+    log_prob, mean = _results(hidden)
+    log_prob, mean = log_prob.zero_()[:, None], mean.zero_()  # in the grouping's order until the end
+    minus_one = torch.full_like(log_prob, -1)
+    each = 1 / max(int(starts[-1]), 1)
+
+    def work(part: Part) -> None:
+        log_p = part.logits.log_softmax(1)
+        log_prob[part.tokens] = log_p.gather(1, part.own)
+        mean[part.tokens] = log_p.mean(1)
         if ahead is not None:
-            # each · (1 at the target - probability), in the logits' own memory.
-            g_logits = logits.sub_(total[:, None]).exp_().mul_(-each)
-            g_logits.scatter_add_(1, own, g_logits.new_full(own.shape, each))
-            _write(ahead, g_logits, x, rows, here, ids)
-    return log_prob, mean, log_total
+            # Probability - 1 at the target, in the same memory.
+            ahead.write(part, log_p.exp_().scatter_add_(1, part.own, minus_one[part.tokens]), each)
+
+    visit(work, hidden, weight, bias, order, place, starts, words, offsets)
+    results = _results(hidden)
+    return results[0].index_copy_(0, order, log_prob.squeeze(1)), results[1].index_copy_(0, order, mean)
 
 
-def _result(hidden: Tensor) -> Tensor:
-    return hidden.new_empty(hidden.shape[0], dtype=torch.promote_types(hidden.dtype, torch.float32))
-
-
-def _empty_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Gradients:
-    grad_bias = weight.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    return hidden.new_empty(hidden.shape), weight.new_empty(weight.shape), grad_bias
-
-
-def _zero_the_rest(gradients: Gradients, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor) -> None:
-    """Zeros for what no cluster with tokens will write: writing everything twice would take as long as computing it."""
-    grad_hidden, grad_weight, grad_bias = gradients
-    grad_hidden[order[int(starts[-1]) :]] = 0
-    idle = (starts.diff() == 0).repeat_interleave(offsets.diff())  # (V,) in the partition's order
-    unused = words[idle]
-    grad_weight.index_fill_(0, unused, 0)
-    if grad_bias.numel():
-        grad_bias.index_fill_(0, unused, 0)
-
-
-def _write(gradients: Gradients, g_logits: Tensor, x: Tensor, rows: Tensor, here: Tensor, ids: Tensor) -> None:
-    """The gradients of one cluster, from those of its logits (N, S)."""
-    grad_hidden, grad_weight, grad_bias = gradients
-    if grad_bias.numel():
-        grad_bias[ids] = g_logits.sum(0).to(grad_bias.dtype)
-    g_logits = g_logits.to(x.dtype)
-    grad_hidden.index_copy_(0, here, g_logits @ rows)
-    grad_weight.index_copy_(0, ids, (g_logits.T @ x).to(grad_weight.dtype))
+def _results(hidden: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    return hidden.new_empty(hidden.shape[0], dtype=dtype), hidden.new_empty(hidden.shape[0], dtype=dtype)
 
 
 def _backward(
     grad: Tensor | None,
     grad_mean: Tensor | None,
-    log_total: Tensor,
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -139,22 +92,20 @@ def _backward(
     starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-) -> Gradients:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)."""
-    gradients = _empty_gradients(hidden, weight, bias)
-    _zero_the_rest(gradients, order, starts, words, offsets)
-    grad = torch.zeros_like(log_total) if grad is None else grad
-    grad_mean = torch.zeros_like(log_total) if grad_mean is None else grad_mean
-    ordered = hidden[order]
-    for tokens, span in _groups(starts, offsets):
-        ids, here, x = words[span], order[tokens], ordered[tokens]
-        rows = weight.index_select(0, ids).to(hidden.dtype)
-        probability = (_logits(x, rows, bias, ids) - log_total[here, None]).exp()  # (N, S)
-        g, g_mean = grad[here, None], grad_mean[here, None]
-        g_logits = g_mean / ids.numel() - (g + g_mean) * probability
-        g_logits.scatter_add_(1, (place[tokens] - span.start)[:, None], g.to(g_logits.dtype))
-        _write(gradients, g_logits, x, rows, here, ids)
-    return gradients
+    gradients = Gradients(hidden, weight, bias, starts, words, offsets)
+    zero = _results(hidden)[0].zero_()
+    asked = (zero if grad is None else grad)[order, None]  # (T, 1) in the grouping's order
+    asked_mean = (zero if grad_mean is None else grad_mean)[order, None]
+
+    def work(part: Part) -> None:
+        g, g_mean = asked[part.tokens], asked_mean[part.tokens]
+        g_logits = g_mean / part.ids.numel() - (g + g_mean) * part.logits.softmax(1)
+        gradients.write(part, g_logits.scatter_add_(1, part.own, g.to(g_logits.dtype)), 1.0)
+
+    visit(work, hidden, weight, bias, order, place, starts, words, offsets)
+    return gradients.finish(order, words)
 
 
 class _Eager(torch.autograd.Function):
@@ -164,10 +115,11 @@ class _Eager(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *index: Tensor) -> tuple[Tensor, Tensor]:
         # In float16, gradients of a mean are too small to be computed before the loss is scaled.
         wanted = any(ctx.needs_input_grad) and hidden.dtype != torch.float16
-        ctx.ahead = _empty_gradients(hidden, weight, bias) if wanted else None
         order, place, starts, words, offsets = index
-        log_prob, mean, log_total = _forward(hidden, weight, bias, order, place, starts, words, offsets, ctx.ahead)
-        ctx.save_for_backward(log_total, hidden, weight, bias, *index)
+        ahead = Gradients(hidden, weight, bias, starts, words, offsets) if wanted else None
+        log_prob, mean = _forward(hidden, weight, bias, order, place, starts, words, offsets, ahead)
+        ctx.ahead = None if ahead is None else ahead.finish(order, words)
+        ctx.save_for_backward(hidden, weight, bias, *index)
         ctx.set_materialize_grads(False)
         return log_prob, mean
 
@@ -176,7 +128,7 @@ class _Eager(torch.autograd.Function):
         refuse_second_derivatives()
         # Given away once: a second backward through the same graph must not meet what became somebody's `.grad`.
         gradients, ctx.ahead = ctx.ahead, None
-        _, _, _, bias, order, _, starts, *_ = ctx.saved_tensors
+        _, _, bias, order, _, starts, *_ = ctx.saved_tensors
         factor = None if gradients is None else _factor(grad, grad_mean, order, starts)
         if factor is None:
             gradients = _backward(grad, grad_mean, *ctx.saved_tensors)
@@ -209,13 +161,13 @@ def _operator(
     starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     return _forward(hidden, weight, bias, order, place, starts, words, offsets)
 
 
 @_operator.register_fake
-def _(hidden: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return _result(hidden), _result(hidden), _result(hidden)
+def _(hidden: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+    return _results(hidden)
 
 
 _backward_operator = torch.library.custom_op("coterie::grouped_backward", _backward, mutates_args=())
@@ -225,23 +177,22 @@ _backward_operator = torch.library.custom_op("coterie::grouped_backward", _backw
 def _(
     grad: Tensor | None,
     grad_mean: Tensor | None,
-    log_total: Tensor,
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     *rest: Tensor,
-) -> Gradients:
-    return _empty_gradients(hidden, weight, bias)
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_bias = weight.new_empty(0) if bias is None else bias.new_empty(bias.shape)
+    return hidden.new_empty(hidden.shape), weight.new_empty(weight.shape), grad_bias
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(output[2], *inputs)
-    ctx.mark_non_differentiable(output[2])
+    ctx.save_for_backward(*inputs)
 
 
-def _differentiate(ctx: Any, grad: Tensor, grad_mean: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor, grad_mean: Tensor) -> tuple[Tensor | None, ...]:
     grad_hidden, grad_weight, grad_bias = _backward_operator(grad, grad_mean, *ctx.saved_tensors)
-    return grad_hidden, grad_weight, None if ctx.saved_tensors[3] is None else grad_bias, *(None,) * 5
+    return grad_hidden, grad_weight, None if ctx.saved_tensors[2] is None else grad_bias, *(None,) * 5
 
 
 _operator.register_autograd(_differentiate, setup_context=_setup_context)

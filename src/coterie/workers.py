@@ -1,0 +1,63 @@
+"""Many small pieces of work on the processor's cores: one thread a core, every operation inside it on one core.
+
+Operations on one cluster are too small to be split: handing out the parts and waiting for the slowest takes as long as
+the work. PyTorch splits each operation by itself unless the thread that calls it is set to one core, which these are.
+"""
+
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+# More threads than this wait for Python's lock and for the memory.
+MOST = 8
+
+
+def spread(work: Callable[[Iterator[int]], None], pieces: Sequence[int], n_threads: int) -> None:
+    """Calls `work` once in each thread; together they see every piece once, in order of their becoming free."""
+    n_threads = min(n_threads, MOST, len(pieces))
+    if n_threads <= 1:
+        work(iter(pieces))
+        return
+    queue, inference = deque(pieces), torch.is_inference_mode_enabled()
+
+    def share() -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            work(_until_empty(queue))
+
+    for task in [_pool(n_threads).submit(share) for _ in range(n_threads)]:
+        task.result()
+
+
+def _until_empty(queue: deque[int]) -> Iterator[int]:
+    while True:
+        try:
+            yield queue.popleft()
+        except IndexError:
+            return
+
+
+@functools.cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    started, n_cores = threading.Barrier(n_threads + 1), torch.get_num_threads()
+
+    def start() -> None:
+        torch.get_num_threads()  # a thread takes over the process's number when it first looks, and then never again
+        torch.set_num_threads(1)
+        started.wait()
+
+    pool = ThreadPoolExecutor(n_threads, "coterie", start)
+    for _ in range(n_threads):
+        pool.submit(int)
+    started.wait()
+    torch.set_num_threads(n_cores)  # for threads to come: the last one to set it said one
+    return pool
+
+
+# A forked process has none of its parent's threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
