@@ -24,8 +24,7 @@ FEW = 1 << 18
 class Part(NamedTuple):
     """One cluster at work."""
 
-    tokens: slice  # its tokens, in the grouping's order
-    span: slice  # its words, in the partition's order
+    cluster: int
     ids: Tensor  # (S,) its words
     own: Tensor  # (N, 1) the targets' columns
     x: Tensor  # (N, D)
@@ -34,89 +33,98 @@ class Part(NamedTuple):
     scratch: Tensor  # (S, D)
 
 
-def visit(
-    work: Callable[[Part], None],
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    order: Tensor,
-    place: Tensor,
-    starts: Tensor,
-    words: Tensor,
-    offsets: Tensor,
-) -> None:
-    """Calls `work` for every cluster that has tokens, on all cores; no two calls share a token or a word."""
-    firsts, bounds = starts.tolist(), offsets.tolist()
-    n_used, width = firsts[-1], hidden.shape[1]
-    ordered = hidden.index_select(0, order[:n_used])
-    own = (place[:n_used] - offsets[:-1].repeat_interleave(starts.diff()))[:, None]
-    exact = torch.promote_types(hidden.dtype, torch.float32)
-    by_place = None if bias is None else bias[words].to(exact)
-    cost = {
-        c: (bounds[c + 1] - bounds[c]) * (firsts[c + 1] - firsts[c] + ROW_IN_TOKENS)
-        for c in range(len(bounds) - 1)
-        if firsts[c + 1] > firsts[c]
-    }
-    most_words = max((bounds[c + 1] - bounds[c] for c in cost), default=0)
+class Pass:
+    """A batch cut into clusters, all at once: cutting one slice from Python takes as long as a small product."""
 
-    def run(clusters: Iterator[int]) -> None:
-        fetched, scratch = hidden.new_empty(2, most_words, width)
-        for c in clusters:
-            tokens, span = slice(firsts[c], firsts[c + 1]), slice(bounds[c], bounds[c + 1])
-            n_words, ids, x = span.stop - span.start, words[span], ordered[tokens]
-            if weight.dtype == hidden.dtype:
-                rows = torch.index_select(weight, 0, ids, out=fetched[:n_words])
-            else:
-                rows = weight.index_select(0, ids).to(hidden.dtype)
-            if by_place is None:
-                logits = torch.mm(x, rows.T).to(exact)
-            elif exact == hidden.dtype:
-                logits = torch.addmm(by_place[span], x, rows.T)
-            else:
-                logits = torch.mm(x, rows.T).to(exact).add_(by_place[span])
-            work(Part(tokens, span, ids, own[tokens], x, rows, logits, scratch[:n_words]))
+    def __init__(self, order: Tensor, place: Tensor, starts: Tensor, words: Tensor, offsets: Tensor) -> None:
+        self.order, self.words = order, words
+        self.counts, self.sizes = starts.diff(), offsets.diff()  # (C,) tokens and words of each cluster
+        self._counts, self._sizes = self.counts.tolist(), self.sizes.tolist()
+        self.n_used = sum(self._counts)
+        self._ids = self.by_word(words)
+        columns = place[: self.n_used] - offsets[:-1].repeat_interleave(self.counts)
+        self._own = self.by_token(columns[:, None])
 
-    clusters = sorted(cost, key=lambda c: -cost[c])  # the longest first: no core is left with one at the end
-    fetched = sum(bounds[c + 1] - bounds[c] for c in clusters) * width
-    n_threads = torch.get_num_threads() if hidden.device.type == "cpu" and fetched > FEW else 1
-    # A cluster with a large share of all the work is shared by the cores, the others shared out among them.
-    large = sum(cost[c] * 2 * n_threads > sum(cost.values()) for c in clusters)
-    with torch.no_grad():
+    def by_token(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Cuts something of the tokens, in the grouping's order, (T, ...)."""
+        return torch.split(values[: self.n_used], self._counts)
+
+    def by_word(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Cuts something of the words, in the partition's order, (V, ...)."""
+        return torch.split(values, self._sizes)
+
+    @torch.no_grad()
+    def visit(self, work: Callable[[Part], None], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Calls `work` for every cluster that has tokens, on all cores; no two calls share a token or a word."""
+        exact = _exact(hidden)
+        xs = self.by_token(hidden.index_select(0, self.order))
+        biases = None if bias is None else self.by_word(bias[self.words].to(exact))
+        counts, sizes = self._counts, self._sizes
+        cost = {c: sizes[c] * (n + ROW_IN_TOKENS) for c, n in enumerate(counts) if n}
+        most_words = max((sizes[c] for c in cost), default=0)
+
+        def run(clusters: Iterator[int]) -> None:
+            fetched, scratch = hidden.new_empty(2, most_words, hidden.shape[1])
+            for c in clusters:
+                ids, x, n_words = self._ids[c], xs[c], sizes[c]
+                if weight.dtype == hidden.dtype:
+                    rows = torch.index_select(weight, 0, ids, out=fetched[:n_words])
+                else:
+                    rows = weight.index_select(0, ids).to(hidden.dtype)
+                if biases is not None and exact == hidden.dtype:
+                    logits = torch.addmm(biases[c], x, rows.T)
+                else:
+                    logits = torch.mm(x, rows.T).to(exact)
+                    if biases is not None:
+                        logits += biases[c]
+                work(Part(c, ids, self._own[c], x, rows, logits, scratch[:n_words]))
+
+        clusters = sorted(cost, key=lambda c: -cost[c])  # the longest first: no core is left with one at the end
+        is_small = sum(sizes[c] for c in clusters) * hidden.shape[1] < FEW
+        n_threads = 1 if is_small or hidden.device.type != "cpu" else torch.get_num_threads()
+        # A cluster with a large share of all the work is shared by the cores, the others are shared out among them.
+        large = sum(value * 2 * n_threads > sum(cost.values()) for value in cost.values())
         run(iter(clusters[:large]))
         spread(run, clusters[large:], n_threads)
 
 
 class Gradients:
-    """Where a pass writes the gradients of hidden (T, D), weight (V, D) and bias (V,)."""
+    """Where a pass writes `scale` times the gradients of hidden (T, D), weight (V, D) and bias (V,)."""
 
-    def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, starts: Tensor, words: Tensor, offsets: Tensor
-    ) -> None:
-        self._ordered = hidden.new_empty(hidden.shape)  # of hidden, in the grouping's order
-        self._ordered[int(starts[-1]) :] = 0
+    def __init__(self, over: Pass, hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
+        self._pass, self._scale = over, scale
         self._weight = memory.empty_like(weight)
         self._rows = _wide(self._weight)
         # Zeros only where no cluster with tokens will write: writing everything twice takes as long as computing it.
-        idle = (starts.diff() == 0).repeat_interleave(offsets.diff())  # (V,) by place
-        self._rows.index_fill_(0, words[idle], 0)
-        self._by_place = None if bias is None else torch.zeros_like(bias)  # of bias, in the partition's order
+        idle = (over.counts == 0).repeat_interleave(over.sizes)  # (V,) in the partition's order
+        self._rows.index_fill_(0, over.words[idle], 0)
+        self._hidden = hidden.new_empty(hidden.shape)  # in the grouping's order, as the bias is in the partition's
+        self._hidden[over.n_used :] = 0
+        self._hiddens = over.by_token(self._hidden)
+        self._bias = None if bias is None else bias.new_zeros(bias.shape, dtype=_exact(bias))
+        self._biases = None if self._bias is None else over.by_word(self._bias)
 
-    def write(self, part: Part, logits: Tensor, scale: float) -> None:
-        """Those of one cluster, from `scale` times those of its logits (N, S)."""
-        if self._by_place is not None:
-            self._by_place[part.span] = logits.sum(0).mul_(scale)
+    def write(self, part: Part, logits: Tensor) -> None:
+        """Those of one cluster, from those of its logits (N, S)."""
+        if self._biases is not None:
+            torch.sum(logits, 0, dtype=self._biases[0].dtype, out=self._biases[part.cluster])
         logits = logits.to(part.x.dtype)
-        hidden, weight = self._ordered[part.tokens], part.scratch
-        torch.addmm(hidden, logits, part.rows, beta=0, alpha=scale, out=hidden)
-        torch.addmm(weight, logits.T, part.x, beta=0, alpha=scale, out=weight)
+        hidden, weight = self._hiddens[part.cluster], part.scratch
+        torch.addmm(hidden, logits, part.rows, beta=0, alpha=self._scale, out=hidden)
+        torch.addmm(weight, logits.T, part.x, beta=0, alpha=self._scale, out=weight)
         self._rows.index_copy_(0, part.ids, _wide(weight.to(self._weight.dtype)))
 
-    def finish(self, order: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of hidden, weight and bias (empty without one), each in its own order."""
-        bias = self._weight.new_empty(0)
-        if self._by_place is not None:
-            bias = torch.empty_like(self._by_place).index_copy_(0, words, self._by_place)
-        return torch.empty_like(self._ordered).index_copy_(0, order, self._ordered), self._weight, bias
+    def finish(self, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of hidden, weight and bias (empty without one), each in its own order and dtype."""
+        hidden = torch.empty_like(self._hidden).index_copy_(0, self._pass.order, self._hidden)
+        if self._bias is None or bias is None:
+            return hidden, self._weight, self._weight.new_empty(0)
+        by_place = self._bias.mul_(self._scale).to(bias.dtype)
+        return hidden, self._weight, torch.empty_like(by_place).index_copy_(0, self._pass.words, by_place)
+
+
+def _exact(values: Tensor) -> torch.dtype:
+    return torch.promote_types(values.dtype, torch.float32)
 
 
 def _wide(rows: Tensor) -> Tensor:

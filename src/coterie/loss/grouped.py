@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from coterie.grouping import Grouping
-from coterie.loss.clusters import Gradients, Part, visit
+from coterie.loss.clusters import Gradients, Part, Pass
 from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, in_autocast, refuse_second_derivatives, split
 from coterie.partition import Partition
+
+Computed = tuple[Tensor, Tensor, Tensor]  # gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)
 
 
 def two_level(
@@ -35,7 +37,7 @@ def two_level(
     if torch.compiler.is_compiling():
         word, mean_word = _operator(word_hidden, weight, bias, *index)
     elif not torch.is_grad_enabled():
-        word, mean_word = _forward(word_hidden, weight, bias, *index)
+        word, mean_word, _ = _forward(word_hidden, weight, bias, *index)
     else:
         word, mean_word = _Eager.apply(word_hidden, weight, bias, *index)  # type: ignore[no-untyped-call]
     logits = cluster_logits(cluster_hidden, cluster_weight, cluster_bias)
@@ -52,28 +54,31 @@ def _forward(
     starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-    ahead: Gradients | None = None,
-) -> tuple[Tensor, Tensor]:
+    ahead: bool = False,
+) -> tuple[Tensor, Tensor, Computed | None]:
     """log P(target) and the mean of log P over the words of its cluster, each (T,).
 
-    Writes to `ahead` the gradients of the negative mean of log P(target).
+    If asked to look ahead, also the gradients of the negative mean of log P(target).
     """
-    log_prob, mean = _results(hidden)
-    log_prob, mean = log_prob.zero_()[:, None], mean.zero_()  # in the grouping's order until the end
-    minus_one = torch.full_like(log_prob, -1)
-    each = 1 / max(int(starts[-1]), 1)
+    over = Pass(order, place, starts, words, offsets)
+    gradients = Gradients(over, hidden, weight, bias, 1 / max(over.n_used, 1)) if ahead else None
+    log_prob, total = (result.zero_()[:, None] for result in _results(hidden))  # in the grouping's order until the end
+    log_probs, totals, minus_ones = (over.by_token(part) for part in (log_prob, total, torch.full_like(total, -1)))
 
     def work(part: Part) -> None:
         log_p = part.logits.log_softmax(1)
-        log_prob[part.tokens] = log_p.gather(1, part.own)
-        mean[part.tokens] = log_p.mean(1)
-        if ahead is not None:
-            # Probability - 1 at the target, in the same memory.
-            ahead.write(part, log_p.exp_().scatter_add_(1, part.own, minus_one[part.tokens]), each)
+        torch.gather(log_p, 1, part.own, out=log_probs[part.cluster])
+        torch.sum(log_p, 1, keepdim=True, out=totals[part.cluster])
+        if gradients is not None:
+            # Of the negative sum: the probability, less 1 at the target.
+            gradients.write(part, log_p.exp_().scatter_add_(1, part.own, minus_ones[part.cluster]))
 
-    visit(work, hidden, weight, bias, order, place, starts, words, offsets)
-    results = _results(hidden)
-    return results[0].index_copy_(0, order, log_prob.squeeze(1)), results[1].index_copy_(0, order, mean)
+    over.visit(work, hidden, weight, bias)
+    total[: over.n_used, 0] /= over.sizes.repeat_interleave(over.counts)
+    in_turn, mean = _results(hidden)
+    in_turn.index_copy_(0, order, log_prob.squeeze(1))
+    mean.index_copy_(0, order, total.squeeze(1))
+    return in_turn, mean, None if gradients is None else gradients.finish(bias)
 
 
 def _results(hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,20 +97,21 @@ def _backward(
     starts: Tensor,
     words: Tensor,
     offsets: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)."""
-    gradients = Gradients(hidden, weight, bias, starts, words, offsets)
+) -> Computed:
+    """The gradients, from those of both results."""
+    over = Pass(order, place, starts, words, offsets)
+    gradients = Gradients(over, hidden, weight, bias)
     zero = _results(hidden)[0].zero_()
-    asked = (zero if grad is None else grad)[order, None]  # (T, 1) in the grouping's order
-    asked_mean = (zero if grad_mean is None else grad_mean)[order, None]
+    asked = over.by_token((zero if grad is None else grad)[order, None])
+    asked_mean = over.by_token((zero if grad_mean is None else grad_mean)[order, None])
 
     def work(part: Part) -> None:
-        g, g_mean = asked[part.tokens], asked_mean[part.tokens]
+        g, g_mean = asked[part.cluster], asked_mean[part.cluster]  # (N, 1)
         g_logits = g_mean / part.ids.numel() - (g + g_mean) * part.logits.softmax(1)
-        gradients.write(part, g_logits.scatter_add_(1, part.own, g.to(g_logits.dtype)), 1.0)
+        gradients.write(part, g_logits.scatter_add_(1, part.own, g.to(g_logits.dtype)))
 
-    visit(work, hidden, weight, bias, order, place, starts, words, offsets)
-    return gradients.finish(order, words)
+    over.visit(work, hidden, weight, bias)
+    return gradients.finish(bias)
 
 
 class _Eager(torch.autograd.Function):
@@ -116,9 +122,7 @@ class _Eager(torch.autograd.Function):
         # In float16, gradients of a mean are too small to be computed before the loss is scaled.
         wanted = any(ctx.needs_input_grad) and hidden.dtype != torch.float16
         order, place, starts, words, offsets = index
-        ahead = Gradients(hidden, weight, bias, starts, words, offsets) if wanted else None
-        log_prob, mean = _forward(hidden, weight, bias, order, place, starts, words, offsets, ahead)
-        ctx.ahead = None if ahead is None else ahead.finish(order, words)
+        log_prob, mean, ctx.ahead = _forward(hidden, weight, bias, order, place, starts, words, offsets, wanted)
         ctx.save_for_backward(hidden, weight, bias, *index)
         ctx.set_materialize_grads(False)
         return log_prob, mean
@@ -162,7 +166,7 @@ def _operator(
     words: Tensor,
     offsets: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    return _forward(hidden, weight, bias, order, place, starts, words, offsets)
+    return _forward(hidden, weight, bias, order, place, starts, words, offsets)[:2]
 
 
 @_operator.register_fake
@@ -181,7 +185,7 @@ def _(
     weight: Tensor,
     bias: Tensor | None,
     *rest: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Computed:
     grad_bias = weight.new_empty(0) if bias is None else bias.new_empty(bias.shape)
     return hidden.new_empty(hidden.shape), weight.new_empty(weight.shape), grad_bias
 

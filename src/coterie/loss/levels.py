@@ -37,7 +37,11 @@ def refuse_second_derivatives() -> None:
 
 def split(hidden: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """h_c and h_w, each (T, D), from both side by side (T, 2D), or from the one vector (T, D) that serves as both."""
-    return (hidden, hidden) if hidden.shape[1] == width else (hidden[:, :width], hidden[:, width:])
+    if hidden.shape[1] == width:
+        return hidden, hidden
+    # Not two slices: the gradient of each would be as large as `hidden`, nearly all zeros, and the two be added.
+    cluster_hidden, word_hidden = hidden.split(width, 1)
+    return cluster_hidden, word_hidden
 
 
 def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
