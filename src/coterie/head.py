@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie import search
+from coterie import sampling, search
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose
 from coterie.checkpoint import why_unfit
@@ -284,7 +284,7 @@ class SelfOrganizedSoftmax(nn.Module):
             raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
         if temperature == 0:
             return self.predict(hidden)
-        drawn = search.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
+        drawn = sampling.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
         return drawn.reshape(hidden.shape[:-1])
 
     # -- inside -------------------------------------------------------------------------------------------------

@@ -1,29 +1,48 @@
-"""Exact answers without computing all V words: top-k and sampling.
+"""Exact answers without computing all V words: the k best.
 
 A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So clusters are opened in descending P(c|h), and a row
 is finished once its k-th best word beats the next cluster. A flat distribution would open nearly all of them, slower
-than one large product; a row whose k-th best word, after a few clusters, still leaves most of the vocabulary in
-question is answered densely.
+than one large product: after a quarter of what that would cost, rows not yet finished are answered densely, unless the
+clusters still in question are certain to cost less.
+
+Costs are counted in products of one hidden vector with one word vector.
 
 Shapes: T rows, D width, V words, C clusters, S words of a cluster, k answers, P pairs of a row and a cluster to open.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from coterie.partition import Partition
+from coterie.workers import spread
 
-# A row is finished densely when it has opened clusters that hold this share of the vocabulary,
-DENSE_SHARE = 0.125
-# or when, after this many clusters, those that may still matter hold half of it.
+# What fetching a word's vector costs: by its number, and one after the other in one large product.
+FETCH, STREAM = 96, 32
+# The share of the dense cost that may be spent before it is known whether searching costs less.
+TRIAL = 0.25
+# Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
 FIRST_LOOK = 3
 # From this many rows on, the matrix is fetched cluster by cluster; below, one product with all of it is faster.
 MANY_ROWS = 16
-# Few rows open one cluster at a time: they share none, and every cluster too many is time lost.
+# Few rows are searched one by one: they hardly share clusters.
 FEW_ROWS = 4
+# Below this many numbers to fetch, threads take longer to begin than to do it.
+FEW_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One opened cluster."""
+
+    pairs: Tensor  # (N,) which of the pairs asked for it
+    words: Tensor  # (S,)
+    log_prob: Tensor  # (N, S) log P(w|c, h)
 
 
 @dataclass(frozen=True)
@@ -34,17 +53,44 @@ class Words:
     bias: Tensor | None  # (V,)
     partition: Partition
 
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each cluster's words begin and end in `partition.words`."""
+        return list(pairwise(self.partition.offsets.tolist()))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
-        logits = hidden @ self.weight.to(hidden.dtype).T
+        return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
+
+    def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
+        if scratch is None:
+            rows = self.weight.index_select(0, words)
+        else:
+            rows = torch.index_select(self.weight, 0, words, out=scratch[: words.numel()])
+        return self._in_full(hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias[words])
+
+    @staticmethod
+    def _in_full(logits: Tensor, bias: Tensor | None) -> Tensor:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits if self.bias is None else logits + self.bias
+        return logits if bias is None else logits + bias
 
     def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
-        if not (hidden.is_cuda or torch.compiler.is_compiling()):
+        if hidden.is_cuda or torch.compiler.is_compiling():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
+        if hidden.shape[0] < MANY_ROWS or torch.is_grad_enabled():
             return self.log_prob_in_order(hidden, log_cluster)[:, self.partition.position]
-        # No loop over the clusters: launches cost too much on a GPU, and sizes are not known to a compiler.
+        result = log_cluster.new_empty(hidden.shape[0], self.partition.n_words)
+
+        def keep(cluster: int, part: Opened) -> None:
+            result.index_copy_(1, part.words, part.log_prob + log_cluster[:, cluster, None])
+
+        self.open_all(keep, hidden)
+        return result
+
+    def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """For a GPU, where launches cost too much, and for a compiler, to which sizes are not known."""
         logits = self.logits(hidden)
         cluster_of = self.partition.cluster_of
         # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
@@ -55,38 +101,55 @@ class Words:
         return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
 
     def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
-        """The same with the words in the partition's order, a cluster at a time."""
+        """The same with the words in the partition's order."""
         sizes = self.partition.sizes.tolist()
         if hidden.shape[0] < MANY_ROWS:
             parts = self.logits(hidden)[:, self.partition.words].split(sizes, 1)
-        else:
+        elif torch.is_grad_enabled():
             parts = tuple(self.logits_of(hidden, ids) for ids in self.partition.words.split(sizes))
+        else:
+            result = log_cluster.new_empty(hidden.shape[0], self.partition.n_words)
+
+            def keep(cluster: int, part: Opened) -> None:
+                torch.add(part.log_prob, log_cluster[:, cluster, None], out=result[:, slice(*self.spans[cluster])])
+
+            self.open_all(keep, hidden)
+            return result
         return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
 
-    def logits_of(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Of some words (S,): (T, D) → (T, S), in float32 at least."""
-        logits = hidden @ self.weight.index_select(0, words).to(hidden.dtype).T
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits if self.bias is None else logits + self.bias[words]
-
-    def open(self, hidden: Tensor, log_cluster: Tensor, row: Tensor, cluster: Tensor) -> Iterator["Opened"]:
-        """Opens clusters for rows, pair by pair, (P,) and (P,); yields each distinct cluster once."""
+    def open(self, work: Callable[[Opened], None], hidden: Tensor, row: Tensor, cluster: Tensor) -> None:
+        """Opens clusters for rows, pair by pair, (P,) and (P,); calls `work` once for each distinct cluster."""
         order = cluster.argsort(stable=True)
-        clusters, counts = cluster[order].unique_consecutive(return_counts=True)
-        bounds = self.partition.offsets
-        for c, pairs in zip(clusters.tolist(), order.split(counts.tolist()), strict=True):
-            words = self.partition.words[bounds[c] : bounds[c + 1]]
-            rows = row[pairs]
-            yield Opened(pairs, words, self.logits_of(hidden[rows], words).log_softmax(1) + log_cluster[rows, c, None])
+        distinct, counts = cluster[order].unique_consecutive(return_counts=True)
+        clusters, pairs = distinct.tolist(), order.split(counts.tolist())
+        self._open(lambda at, part: work(part), hidden, clusters, [(part, row[part]) for part in pairs])
 
+    def open_all(self, work: Callable[[int, Opened], None], hidden: Tensor) -> None:
+        """Opens every cluster for every row; calls `work` with each cluster."""
+        every = torch.arange(hidden.shape[0], device=hidden.device)
+        filled = [c for c, (first, end) in enumerate(self.spans) if end > first]
+        self._open(lambda at, part: work(filled[at], part), hidden, filled, [(every, None)] * len(filled))
 
-@dataclass(frozen=True)
-class Opened:
-    """One opened cluster."""
+    def _open(
+        self,
+        work: Callable[[int, Opened], None],
+        hidden: Tensor,
+        clusters: list[int],
+        pairs: list[tuple[Tensor, Tensor | None]],
+    ) -> None:
+        """Opens clusters, each for some rows (None: all), on all cores."""
 
-    pairs: Tensor  # (N,) which of the pairs asked for it
-    words: Tensor  # (S,)
-    log_prob: Tensor  # (N, S) log P(w|h)
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(self.partition.capacity, self.weight.shape[1])
+            for at in places:
+                first, end = self.spans[clusters[at]]
+                words, (which, rows) = self.partition.words[first:end], pairs[at]
+                logits = self.logits_of(hidden if rows is None else hidden[rows], words, scratch)
+                work(at, Opened(which, words, logits.log_softmax(1)))
+
+        n_numbers = sum(self.spans[c][1] - self.spans[c][0] for c in clusters) * self.weight.shape[1]
+        n_threads = torch.get_num_threads() if hidden.device.type == "cpu" and n_numbers > FEW_NUMBERS else 1
+        spread(run, range(len(clusters)), n_threads)
 
 
 def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -94,117 +157,121 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
 
     `hidden` (T, D), `log_cluster` (T, C).
     """
-    n_rows, n_clusters = log_cluster.shape
-    n_words = words.weight.shape[0]
     # On a GPU one large product is faster than a round trip to the host for every wave of clusters.
-    if hidden.is_cuda or torch.compiler.is_compiling() or k > DENSE_SHARE * n_words or n_rows == 0:
-        return _dense_topk(words, hidden, log_cluster, k)
-    ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
-    opened = words.partition.sizes[by_rank].cumsum(1)  # (T, C) words opened when the clusters up to this rank are
-    values = torch.full((n_rows, k), -torch.inf, dtype=log_cluster.dtype, device=log_cluster.device)
-    indices = torch.zeros((n_rows, k), dtype=torch.int64, device=log_cluster.device)
-    active = torch.arange(n_rows, device=log_cluster.device)
-    rank, width = 0, 1
-    while rank < n_clusters:
-        worst = values[active, -1]
-        active = active[(worst < ranked[active, rank]) | (worst == -torch.inf)]
-        if not active.numel():
-            break
-        too_far = opened[active, rank] > max(DENSE_SHARE * n_words, 2 * k)
-        if rank >= FIRST_LOOK:
-            # Clusters more probable than the k-th best word may hold a better one.
-            in_question = (ranked[active] > values[active, -1:]).sum(1) - 1
-            too_far |= opened[active].gather(1, in_question.clamp(min=0)[:, None]).squeeze(1) > n_words / 2
-        if bool(too_far.any()):
-            flat = active[too_far]
-            values[flat], indices[flat] = _dense_topk(words, hidden[flat], log_cluster[flat], k)
-            active = active[~too_far]
-            if not active.numel():
-                break
-        width = min(width, n_clusters - rank)
-        found_values, found_words = _open_wave(words, hidden, log_cluster, active, by_rank[:, rank : rank + width], k)
-        best = torch.cat((values[active], found_values), 1).topk(k, 1)
-        values[active] = best.values
-        indices[active] = torch.cat((indices[active], found_words), 1).gather(1, best.indices)
-        rank += width
-        width = 1 if active.numel() <= FEW_ROWS else 2 * width
-    return values, indices
-
-
-def _open_wave(
-    words: Words, hidden: Tensor, log_cluster: Tensor, active: Tensor, clusters: Tensor, k: int
-) -> tuple[Tensor, Tensor]:
-    """The best of each row's next clusters (T, W): values and words, (active, W · min(k, S))."""
-    width, per_cluster = clusters.shape[1], min(k, words.partition.capacity)
-    row = active.repeat_interleave(width)
-    values = torch.full((row.numel(), per_cluster), -torch.inf, dtype=log_cluster.dtype, device=hidden.device)
-    found = torch.zeros((row.numel(), per_cluster), dtype=torch.int64, device=hidden.device)
-    for part in words.open(hidden, log_cluster, row, clusters[active].reshape(-1)):
-        best = part.log_prob.topk(min(per_cluster, part.words.numel()), 1)
-        n = best.values.shape[1]
-        values[part.pairs, :n] = best.values
-        found[part.pairs, :n] = part.words[best.indices]
-    shape = (active.numel(), width * per_cluster)
-    return values.reshape(shape), found.reshape(shape)
-
-
-def _dense_topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if hidden.is_cuda or torch.compiler.is_compiling():
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices
-    values, places = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
-    return values, words.partition.words[places]
+    values, indices = attempt(words, hidden, log_cluster, k)
+    unfinished = (values[:, -1] == -torch.inf).nonzero().squeeze(1)
+    if unfinished.numel():
+        dense = words.log_prob_in_order(hidden[unfinished], log_cluster[unfinished]).topk(k, -1)
+        values[unfinished], indices[unfinished] = dense.values, words.partition.words[dense.indices]
+    return values, indices
 
 
-def sample(
-    words: Words,
-    hidden: Tensor,
-    log_cluster: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """One draw a row, (T,), exact: from P(w|h)^(1/temperature), cut to the top k, then to the nucleus of mass p."""
-    if top_k is None and top_p is None and temperature == 1:
-        return _sample_down(words, hidden, log_cluster, generator)
-    if top_k is not None:
-        values, candidates = topk(words, hidden, log_cluster, top_k)
-    elif top_p is not None and temperature == 1:
-        values, candidates = _nucleus(words, hidden, log_cluster, top_p)
-    else:
-        # Every word's share of the tempered mass depends on all the others.
-        values, candidates = words.log_prob(hidden, log_cluster).sort(1, descending=True)
-    if temperature == 0:
-        return candidates[:, 0]
-    # The nucleus of the untempered whole is cut against the whole; anything else against what is left.
-    probability = (
-        values.exp() if top_k is None and temperature == 1 else ((values - values[:, :1]) / temperature).softmax(1)
-    )
-    if top_p is not None:
-        before = probability.cumsum(1) - probability
-        probability = torch.where(before < top_p, probability, 0.0)
-    drawn = torch.multinomial(probability, 1, generator=generator)
-    return candidates.gather(1, drawn).squeeze(1)
+def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `topk`, without the rows that cost less to answer densely: their last value is -inf."""
+    n_rows = hidden.shape[0]
+    values = log_cluster.new_full((n_rows, k), -torch.inf)
+    indices = torch.zeros((n_rows, k), dtype=torch.int64, device=hidden.device)
+    if n_rows and k * FETCH < TRIAL * dense_cost(words, n_rows):
+        search = _one_by_one if n_rows <= FEW_ROWS else _by_waves
+        search(words, hidden, log_cluster, values, indices)
+    return values, indices
 
 
-def _sample_down(words: Words, hidden: Tensor, log_cluster: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A cluster from P(c|h), then a word from P(w|c, h): one cluster is opened a row."""
-    cluster = torch.multinomial(log_cluster.exp(), 1, generator=generator).squeeze(1)  # (T,)
-    drawn = torch.empty_like(cluster)
-    row = torch.arange(cluster.numel(), device=cluster.device)
-    for part in words.open(hidden, log_cluster, row, cluster):
-        word = torch.multinomial(part.log_prob.softmax(1), 1, generator=generator).squeeze(1)
-        drawn[part.pairs] = part.words[word]
-    return drawn
+def dense_cost(words: Words, n_rows: int) -> int:
+    """Of computing all words of some rows."""
+    return words.partition.n_words * (STREAM + n_rows)
 
 
-def _nucleus(words: Words, hidden: Tensor, log_cluster: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Enough of the most probable words to hold a mass of p in every row."""
-    n_words = words.weight.shape[0]
-    k = min(64, n_words)
-    while True:
-        values, candidates = topk(words, hidden, log_cluster, k)
-        if k == n_words or bool((values.exp().sum(1) >= top_p).all()):
-            return values, candidates
-        k = min(4 * k, n_words)
+def opening_cost(sizes: Tensor, cluster: Tensor) -> int:
+    """Of clusters (P,), each fetched once for all who ask for it; `sizes` (C,)."""
+    asked = torch.bincount(cluster, minlength=sizes.numel())
+    return int((sizes * (FETCH * (asked > 0) + asked)).sum())
+
+
+def _one_by_one(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor) -> None:
+    """Each row by itself, one cluster at a time: writes what it finds to values and indices (T, k)."""
+    k = values.shape[1]
+    all_ranked, all_by_rank = log_cluster.sort(1, descending=True)
+    per_row = dense_cost(words, hidden.shape[0]) / hidden.shape[0]
+    for t in range(hidden.shape[0]):
+        x, ranked, by_rank = hidden[t : t + 1], all_ranked[t].tolist(), all_by_rank[t].tolist()
+        sizes = [words.spans[c][1] - words.spans[c][0] for c in by_rank]
+        best, found, worst, allowance = values[t], indices[t], -math.inf, TRIAL * per_row
+        for rank, c in enumerate(by_rank):
+            if worst >= ranked[rank]:
+                break
+            allowance -= sizes[rank] * (FETCH + 1)
+            if rank == FIRST_LOOK or allowance < 0:
+                # Clusters more probable than the k-th best word may hold a better one.
+                in_question = sum(
+                    size for size, bound in zip(sizes[rank:], ranked[rank:], strict=True) if bound > worst
+                )
+                if in_question * (FETCH + 1) > per_row and (allowance < 0 or 2 * in_question > sum(sizes)):
+                    best = values.new_full((k,), -torch.inf)
+                    break
+                allowance = allowance if allowance >= 0 else math.inf
+            ids = words.partition.words[slice(*words.spans[c])]
+            log_p = words.logits_of(x, ids).log_softmax(1)[0].add_(ranked[rank])
+            best, places = torch.cat((best, log_p)).topk(k)
+            found = torch.cat((found, ids))[places]
+            worst = float(best[-1])
+        values[t], indices[t] = best, found
+
+
+def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor) -> None:
+    """All rows together, each time twice as many of their next clusters: writes to values and indices (T, k)."""
+    k = values.shape[1]
+    ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
+    sizes, n_words = words.partition.sizes, words.partition.n_words
+    allowance = TRIAL * dense_cost(words, hidden.shape[0])
+    active = torch.arange(hidden.shape[0], device=hidden.device)
+    rank, width = 0, 1
+    while rank < ranked.shape[1]:
+        # (A, C - rank): clusters more probable than the k-th best word may hold a better one.
+        in_question = ranked[active, rank:] > values[active, -1:]
+        going = in_question[:, 0]
+        if rank == FIRST_LOOK:
+            flat = (sizes[by_rank[active, rank:]] * in_question).sum(1) * 2 > n_words
+            values[active[flat]] = -torch.inf
+            going = going & ~flat
+        active, in_question = active[going], in_question[going]
+        if not active.numel():
+            break
+        next_clusters = by_rank[active, rank : rank + width]  # (A, W)
+        asked = in_question[:, :width]
+        cost = opening_cost(sizes, next_clusters[asked])
+        if cost > allowance:
+            if opening_cost(sizes, by_rank[active, rank:][in_question]) > dense_cost(words, active.numel()):
+                values[active] = -torch.inf
+                break
+            allowance = math.inf
+        allowance -= cost
+        found_values, found_words = _open_wave(words, hidden, log_cluster, active, next_clusters, asked, k)
+        best = torch.cat((values[active], found_values), 1).topk(k, 1)
+        values[active] = best.values
+        indices[active] = torch.cat((indices[active], found_words), 1).gather(1, best.indices)
+        rank, width = rank + width, 2 * width
+
+
+def _open_wave(
+    words: Words, hidden: Tensor, log_cluster: Tensor, active: Tensor, clusters: Tensor, asked: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """The best words of the clusters (A, W) of the active rows (A,) where asked for (A, W): (A, W · min(k, S)) each."""
+    per_cluster = min(k, words.partition.capacity)
+    at, column = asked.nonzero(as_tuple=True)  # (P,)
+    row, cluster = active[at], clusters[at, column]
+    shape = (*clusters.shape, per_cluster)
+    values = log_cluster.new_full(shape, -torch.inf)
+    found = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
+
+    def keep(part: Opened) -> None:
+        best = part.log_prob.topk(min(per_cluster, part.words.numel()), 1)
+        n, which = best.values.shape[1], part.pairs
+        values[at[which], column[which], :n] = best.values + log_cluster[row[which], cluster[which], None]
+        found[at[which], column[which], :n] = part.words[best.indices]
+
+    words.open(keep, hidden, row, cluster)
+    return values.flatten(1), found.flatten(1)
