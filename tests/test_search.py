@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie import search
+from coterie import sampling, search
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
 
@@ -32,21 +32,49 @@ def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
         assert torch.allclose(log_p.gather(1, indices), values, atol=1e-5)
 
 
-def test_peaked_rows_open_few_clusters(monkeypatch):
-    opened = 0
-    original = search.Words.open
+class Counted(search.Words):
+    """Counts what is fetched: clusters by their words and rows, all words by rows."""
 
-    def count(self, hidden, log_cluster, row, cluster):
-        nonlocal opened
-        opened += row.numel()
-        return original(self, hidden, log_cluster, row, cluster)
+    opened: list[tuple[int, int]]
+    dense: list[int]
 
-    monkeypatch.setattr(search.Words, "open", count)
-    monkeypatch.setattr(search.Words, "logits", lambda *_: pytest.fail("dense"))
+    def logits_of(self, hidden, words, scratch=None):
+        Counted.opened.append((words.numel(), hidden.shape[0]))
+        return super().logits_of(hidden, words, scratch)
+
+    def logits(self, hidden):
+        Counted.dense.append(hidden.shape[0])
+        return super().logits(hidden)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(search, "Words", Counted)
+    Counted.opened, Counted.dense = [], []
+    return Counted
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("answer", [lambda h, x: h.topk(x, 3), lambda h, x: h.sample(x, temperature=0.7)])
+def test_peaked_rows_open_few_clusters(counted, rows, answer):
+    head = make(50_000, in_features=8, reorganize_every=None)
+    answer(head, 6 * torch.randn(rows, 8))
+    assert not counted.dense
+    assert sum(words for words, _ in counted.opened) < head.n_classes / 8
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize("sharpness", [0.0, 0.1, 0.3, 0.6, 1.0, 3.0])
+@pytest.mark.parametrize(
+    "answer",
+    [lambda h, x: h.topk(x, 10), lambda h, x: h.sample(x, temperature=2.0), lambda h, x: h.sample(x, top_p=0.9)],
+)
+def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, answer):
     head = make(3000, in_features=16)
-    hidden = 3 * torch.randn(20, 16)
-    head.topk(hidden, 3)
-    assert opened < 20 * head.n_clusters / 4
+    answer(head, sharpness * torch.randn(rows, 16))
+    spent = sum(words * (search.FETCH + n) for words, n in counted.opened)
+    spent += sum(head.n_classes * (search.STREAM + n) for n in counted.dense)
+    assert spent <= (1 + search.TRIAL) * head.n_classes * (search.STREAM + rows)
 
 
 def test_predict_is_the_argmax():
@@ -91,6 +119,17 @@ def expected_distribution(log_p, temperature=1.0, top_k=None, top_p=None):
 )
 @pytest.mark.parametrize("make_head", [make, with_empty_clusters])
 def test_draws_follow_the_distribution(make_head, options):
+    check_draws(make_head, options)
+
+
+@pytest.mark.parametrize("trial", [0.0, 0.002, 1e9])
+@pytest.mark.parametrize("temperature", [0.4, 1.7, 5.0])
+def test_tempered_draws_are_exact_whenever_they_are_given_up(monkeypatch, trial, temperature):
+    monkeypatch.setattr(sampling, "TRIAL", trial)
+    check_draws(with_empty_clusters, {"temperature": temperature})
+
+
+def check_draws(make_head, options):
     head = make_head(dtype=torch.float64)
     hidden = 0.15 * torch.randn(1, WIDTH, dtype=torch.float64)
     p = expected_distribution(head.log_prob(hidden)[0].detach(), **options)
@@ -112,7 +151,7 @@ def test_a_wide_nucleus_is_drawn_from_whole():
     with torch.no_grad():
         for parameter in (head.bias, head.cluster_bias):
             parameter.zero_()
-    seen = torch.bincount(draws(head, hidden, 20_000, top_p=0.9), minlength=1000)
+    seen = torch.bincount(draws(head, hidden, 5_000, top_p=0.9), minlength=1000)
     assert int((seen > 0).sum()) > 800
 
 

@@ -99,7 +99,7 @@ def _nucleus(
     rest = torch.ones_like(drawn, dtype=torch.bool)
     # With a temperature, every word's share of the mass depends on all the others.
     if temperature == 1 and not hidden.is_cuda:
-        values, candidates = attempt(words, hidden, log_cluster, min(NUCLEUS, words.partition.n_words))
+        values, candidates = attempt(words, hidden, log_cluster, min(NUCLEUS, words.partition.n_words), limit=0)
         probability = values.exp()
         rest = (values[:, -1] == -torch.inf) | (probability.sum(1) < top_p)
         drawn[~rest] = _from_candidates(probability[~rest], candidates[~rest], top_p, generator)

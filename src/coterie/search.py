@@ -2,8 +2,8 @@
 
 A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So clusters are opened in descending P(c|h), and a row
 is finished once its k-th best word beats the next cluster. A flat distribution would open nearly all of them, slower
-than one large product: after a quarter of what that would cost, rows not yet finished are answered densely, unless the
-clusters still in question are certain to cost less.
+than one large product: after a small share of what that would cost, rows not yet finished are answered densely, unless
+the clusters still in question are certain to cost less.
 
 Costs are counted in products of one hidden vector with one word vector.
 
@@ -17,22 +17,20 @@ from functools import cached_property
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.partition import Partition
 from coterie.workers import spread
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
-FETCH, STREAM = 96, 32
+FETCH, STREAM = 48, 16
 # The share of the dense cost that may be spent before it is known whether searching costs less.
-TRIAL = 0.25
+TRIAL = 0.15
 # Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
 FIRST_LOOK = 3
-# From this many rows on, the matrix is fetched cluster by cluster; below, one product with all of it is faster.
-MANY_ROWS = 16
-# Few rows are searched one by one: they hardly share clusters.
-FEW_ROWS = 4
-# Below this many numbers to fetch, threads take longer to begin than to do it.
+# So few clusters are opened before threads have begun.
+FEW_CLUSTERS = 4
 FEW_NUMBERS = 1 << 20
 
 
@@ -60,6 +58,8 @@ class Words:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
+        if hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64):
+            return self._in_full(F.linear(hidden, self.weight, self.bias), None)  # narrower in autocast
         return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
 
     def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
@@ -79,15 +79,7 @@ class Words:
         """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
         if hidden.is_cuda or torch.compiler.is_compiling():
             return self._log_prob_without_a_loop(hidden, log_cluster)
-        if hidden.shape[0] < MANY_ROWS or torch.is_grad_enabled():
-            return self.log_prob_in_order(hidden, log_cluster)[:, self.partition.position]
-        result = log_cluster.new_empty(hidden.shape[0], self.partition.n_words)
-
-        def keep(cluster: int, part: Opened) -> None:
-            result.index_copy_(1, part.words, part.log_prob + log_cluster[:, cluster, None])
-
-        self.open_all(keep, hidden)
-        return result
+        return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
 
     def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """For a GPU, where launches cost too much, and for a compiler, to which sizes are not known."""
@@ -102,54 +94,37 @@ class Words:
 
     def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """The same with the words in the partition's order."""
-        sizes = self.partition.sizes.tolist()
-        if hidden.shape[0] < MANY_ROWS:
-            parts = self.logits(hidden)[:, self.partition.words].split(sizes, 1)
-        elif torch.is_grad_enabled():
-            parts = tuple(self.logits_of(hidden, ids) for ids in self.partition.words.split(sizes))
-        else:
-            result = log_cluster.new_empty(hidden.shape[0], self.partition.n_words)
+        logits = self.logits(hidden).index_select(1, self.partition.words)
+        parts = torch.split(logits, self.partition.sizes.tolist(), 1)
+        if torch.is_grad_enabled():
+            return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
 
-            def keep(cluster: int, part: Opened) -> None:
-                torch.add(part.log_prob, log_cluster[:, cluster, None], out=result[:, slice(*self.spans[cluster])])
+        def run(clusters: Iterator[int]) -> None:
+            for c in clusters:
+                torch.add(parts[c].log_softmax(1), log_cluster[:, c, None], out=parts[c])
 
-            self.open_all(keep, hidden)
-            return result
-        return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+        spread(run, range(len(parts)), _threads(logits))
+        return logits
 
     def open(self, work: Callable[[Opened], None], hidden: Tensor, row: Tensor, cluster: Tensor) -> None:
         """Opens clusters for rows, pair by pair, (P,) and (P,); calls `work` once for each distinct cluster."""
         order = cluster.argsort(stable=True)
         distinct, counts = cluster[order].unique_consecutive(return_counts=True)
         clusters, pairs = distinct.tolist(), order.split(counts.tolist())
-        self._open(lambda at, part: work(part), hidden, clusters, [(part, row[part]) for part in pairs])
-
-    def open_all(self, work: Callable[[int, Opened], None], hidden: Tensor) -> None:
-        """Opens every cluster for every row; calls `work` with each cluster."""
-        every = torch.arange(hidden.shape[0], device=hidden.device)
-        filled = [c for c, (first, end) in enumerate(self.spans) if end > first]
-        self._open(lambda at, part: work(filled[at], part), hidden, filled, [(every, None)] * len(filled))
-
-    def _open(
-        self,
-        work: Callable[[int, Opened], None],
-        hidden: Tensor,
-        clusters: list[int],
-        pairs: list[tuple[Tensor, Tensor | None]],
-    ) -> None:
-        """Opens clusters, each for some rows (None: all), on all cores."""
 
         def run(places: Iterator[int]) -> None:
             scratch = self.weight.new_empty(self.partition.capacity, self.weight.shape[1])
             for at in places:
-                first, end = self.spans[clusters[at]]
-                words, (which, rows) = self.partition.words[first:end], pairs[at]
-                logits = self.logits_of(hidden if rows is None else hidden[rows], words, scratch)
-                work(at, Opened(which, words, logits.log_softmax(1)))
+                words = self.partition.words[slice(*self.spans[clusters[at]])]
+                logits = self.logits_of(hidden[row[pairs[at]]], words, scratch)
+                work(Opened(pairs[at], words, logits.log_softmax(1)))
 
-        n_numbers = sum(self.spans[c][1] - self.spans[c][0] for c in clusters) * self.weight.shape[1]
-        n_threads = torch.get_num_threads() if hidden.device.type == "cpu" and n_numbers > FEW_NUMBERS else 1
-        spread(run, range(len(clusters)), n_threads)
+        spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
+
+
+def _threads(numbers: Tensor) -> int:
+    """How many threads to work on so many numbers with: a few are done before threads have begun."""
+    return torch.get_num_threads() if numbers.device.type == "cpu" and numbers.numel() > FEW_NUMBERS else 1
 
 
 def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -169,14 +144,17 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
     return values, indices
 
 
-def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `topk`, without the rows that cost less to answer densely: their last value is -inf."""
+def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: float = 1.0) -> tuple[Tensor, Tensor]:
+    """As `topk`, without the rows that cost less to answer densely: their last value is -inf.
+
+    `limit`: the share of the dense cost that may be spent once it is certain to suffice; a trial goes before.
+    """
     n_rows = hidden.shape[0]
     values = log_cluster.new_full((n_rows, k), -torch.inf)
     indices = torch.zeros((n_rows, k), dtype=torch.int64, device=hidden.device)
     if n_rows and k * FETCH < TRIAL * dense_cost(words, n_rows):
-        search = _one_by_one if n_rows <= FEW_ROWS else _by_waves
-        search(words, hidden, log_cluster, values, indices)
+        search = _one_row if n_rows == 1 else _by_waves
+        search(words, hidden, log_cluster, values, indices, limit)
     return values, indices
 
 
@@ -191,44 +169,39 @@ def opening_cost(sizes: Tensor, cluster: Tensor) -> int:
     return int((sizes * (FETCH * (asked > 0) + asked)).sum())
 
 
-def _one_by_one(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor) -> None:
-    """Each row by itself, one cluster at a time: writes what it finds to values and indices (T, k)."""
-    k = values.shape[1]
-    all_ranked, all_by_rank = log_cluster.sort(1, descending=True)
-    per_row = dense_cost(words, hidden.shape[0]) / hidden.shape[0]
-    for t in range(hidden.shape[0]):
-        x, ranked, by_rank = hidden[t : t + 1], all_ranked[t].tolist(), all_by_rank[t].tolist()
-        sizes = [words.spans[c][1] - words.spans[c][0] for c in by_rank]
-        best, found, worst, allowance = values[t], indices[t], -math.inf, TRIAL * per_row
-        for rank, c in enumerate(by_rank):
-            if worst >= ranked[rank]:
-                break
-            allowance -= sizes[rank] * (FETCH + 1)
-            if rank == FIRST_LOOK or allowance < 0:
-                # Clusters more probable than the k-th best word may hold a better one.
-                in_question = sum(
-                    size for size, bound in zip(sizes[rank:], ranked[rank:], strict=True) if bound > worst
-                )
-                if in_question * (FETCH + 1) > per_row and (allowance < 0 or 2 * in_question > sum(sizes)):
-                    best = values.new_full((k,), -torch.inf)
-                    break
-                allowance = allowance if allowance >= 0 else math.inf
-            ids = words.partition.words[slice(*words.spans[c])]
-            log_p = words.logits_of(x, ids).log_softmax(1)[0].add_(ranked[rank])
-            best, places = torch.cat((best, log_p)).topk(k)
-            found = torch.cat((found, ids))[places]
-            worst = float(best[-1])
-        values[t], indices[t] = best, found
+def _one_row(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
+    """A single row, one cluster at a time: writes what it finds to values and indices (1, k)."""
+    ordered, by_rank = log_cluster[0].sort(descending=True)
+    ranked, clusters = ordered.tolist(), by_rank.tolist()
+    sizes = [words.spans[c][1] - words.spans[c][0] for c in clusters]
+    dense, best, found, worst = dense_cost(words, 1), values[0], indices[0], -math.inf
+    allowance = TRIAL * dense
+    for rank, c in enumerate(clusters):
+        if worst >= ranked[rank]:
+            break
+        allowance -= sizes[rank] * (FETCH + 1)
+        if rank == FIRST_LOOK or allowance < 0:
+            # Clusters more probable than the k-th best word may hold a better one.
+            in_question = sum(size for size, bound in zip(sizes[rank:], ranked[rank:], strict=True) if bound > worst)
+            if in_question * (FETCH + 1) > limit * dense and (allowance < 0 or 2 * in_question > sum(sizes)):
+                return
+            allowance = allowance if allowance >= 0 else math.inf
+        ids = words.partition.words[slice(*words.spans[c])]
+        log_p = words.logits_of(hidden, ids).log_softmax(1)[0].add_(ranked[rank])
+        best, places = torch.cat((best, log_p)).topk(values.shape[1])
+        found = torch.cat((found, ids))[places]
+        worst = float(best[-1])
+    values[0], indices[0] = best, found
 
 
-def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor) -> None:
+def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
     """All rows together, each time twice as many of their next clusters: writes to values and indices (T, k)."""
     k = values.shape[1]
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
     sizes, n_words = words.partition.sizes, words.partition.n_words
     allowance = TRIAL * dense_cost(words, hidden.shape[0])
     active = torch.arange(hidden.shape[0], device=hidden.device)
-    rank, width = 0, 1
+    rank, width, given_up = 0, 1, 0
     while rank < ranked.shape[1]:
         # (A, C - rank): clusters more probable than the k-th best word may hold a better one.
         in_question = ranked[active, rank:] > values[active, -1:]
@@ -236,6 +209,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         if rank == FIRST_LOOK:
             flat = (sizes[by_rank[active, rank:]] * in_question).sum(1) * 2 > n_words
             values[active[flat]] = -torch.inf
+            given_up = int(flat.sum())
             going = going & ~flat
         active, in_question = active[going], in_question[going]
         if not active.numel():
@@ -244,7 +218,9 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         asked = in_question[:, :width]
         cost = opening_cost(sizes, next_clusters[asked])
         if cost > allowance:
-            if opening_cost(sizes, by_rank[active, rank:][in_question]) > dense_cost(words, active.numel()):
+            rest = opening_cost(sizes, by_rank[active, rank:][in_question])
+            rest += dense_cost(words, given_up) if given_up else 0
+            if rest > limit * dense_cost(words, given_up + active.numel()):
                 values[active] = -torch.inf
                 break
             allowance = math.inf
