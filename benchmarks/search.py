@@ -1,0 +1,117 @@
+"""`topk(10)` on a CPU from 2^14 to 2^20 words, against the dense product: `python -m benchmarks.search OUT.json`.
+
+Hidden vectors are scaled until ten words carry half the mass, as in a trained model, and for 64 rows also until they
+are neither peaked nor flat. Ours and the dense one take turns, so that whatever else the machine does hits both.
+
+Shapes: T rows, D width, V words.
+"""
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie import SelfOrganizedSoftmax
+from coterie.bench.methods import organized
+from coterie.training.environment import describe
+
+WIDTH, ROWS, K = 512, 64, 10
+SIZES = tuple(2**power for power in range(14, 21))
+MASSES = {"peaked": 0.5, "middling": 0.05, "flat": None}  # of the ten best words; None: as the parameters are drawn
+
+
+def scaled(head: SelfOrganizedSoftmax, hidden: Tensor, mass: float | None) -> Tensor:
+    """The rows (T, D), longer until ten words carry that mass at the median."""
+    if mass is None:
+        return hidden
+    low, high = 0.1, 100.0
+    for _ in range(10):
+        middle = math.sqrt(low * high)
+        carried = head.log_prob(middle * hidden[:8]).topk(K).values.exp().sum(1).median()
+        low, high = (middle, high) if carried < mass else (low, middle)
+    return high * hidden
+
+
+def side_by_side(ours: Callable[[], object], dense: Callable[[], object], seconds: float = 3.0) -> dict[str, float]:
+    """Milliseconds of each, taking turns: the least and the median."""
+    times: dict[str, list[float]] = {"ours": [], "dense": []}
+    end = time.perf_counter() + seconds
+    for turn in range(200):
+        for name, work in (("ours", ours), ("dense", dense)):
+            start = time.perf_counter()
+            work()
+            if turn:
+                times[name].append((time.perf_counter() - start) * 1e3)
+        if turn >= 5 and time.perf_counter() > end:
+            break
+    return {
+        f"{name}_{kind}_ms": round(take(values), 4)
+        for name, values in times.items()
+        for kind, take in (("least", min), ("median", statistics.median))
+    }
+
+
+@torch.no_grad()
+def measure(n_words: int) -> list[dict[str, object]]:
+    torch.manual_seed(0)
+    head = organized(n_words, WIDTH, torch.device("cpu"), torch.float32).eval()
+    base = torch.randn(ROWS, WIDTH)
+
+    def dense(hidden: Tensor) -> Tensor:
+        return F.linear(hidden, head.weight, head.bias).log_softmax(-1).topk(K).values
+
+    rows: list[dict[str, object]] = []
+    for name, mass in MASSES.items():
+        hidden = scaled(head, base, mass)
+        for n_rows in (1, ROWS):
+            few = hidden[:n_rows]
+            found = side_by_side(lambda few=few: head.topk(few, K), lambda few=few: dense(few))  # type: ignore[misc]
+            rows.append({"words": n_words, "hidden": name, "rows": n_rows, **found})
+    return rows
+
+
+def exponent(rows: list[dict[str, object]], key: str) -> float:
+    """The slope of log time against log V, by least squares, for one peaked row."""
+    points = [(float(str(r["words"])), float(str(r[key]))) for r in rows if (r["hidden"], r["rows"]) == ("peaked", 1)]
+    slope, _ = statistics.linear_regression([math.log(v) for v, _ in points], [math.log(t) for _, t in points])
+    return round(slope, 3)
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    lines = ["| V | hidden | rows | ours ms | dense ms | dense / ours |", "| --: | --- | --: | --: | --: | --: |"]
+    for r in rows:
+        ours, dense = float(str(r["ours_median_ms"])), float(str(r["dense_median_ms"]))
+        lines.append(
+            f"| {r['words']:,} | {r['hidden']} | {r['rows']} | {ours:.3g} | {dense:.3g} | {dense / ours:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    rows: list[dict[str, object]] = []
+    for n_words in SIZES:
+        rows += measure(n_words)
+        print(table(rows[-2 * len(MASSES) :]), flush=True)
+    result = {
+        "environment": describe(),
+        "width": WIDTH,
+        "k": K,
+        "mass_of_the_ten_best": MASSES,
+        "exponent_of_one_peaked_row": {key: exponent(rows, key) for key in ("ours_least_ms", "ours_median_ms")},
+        "rows": rows,
+    }
+    if len(sys.argv) > 1:
+        out = Path(sys.argv[1])
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        out.with_suffix(".md").write_text(table(rows) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
