@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -52,9 +51,14 @@ class Words:
     partition: Partition
 
     @cached_property
-    def spans(self) -> list[tuple[int, int]]:
-        """Where each cluster's words begin and end in `partition.words`."""
-        return list(pairwise(self.partition.offsets.tolist()))
+    def bounds(self) -> list[int]:
+        """`partition.offsets` as whole numbers."""
+        bounds: list[int] = self.partition.offsets.tolist()
+        return bounds
+
+    def members(self, cluster: int) -> Tensor:
+        """The words of a cluster, (S,)."""
+        return self.partition.words[self.bounds[cluster] : self.bounds[cluster + 1]]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
@@ -68,7 +72,9 @@ class Words:
             rows = self.weight.index_select(0, words)
         else:
             rows = torch.index_select(self.weight, 0, words, out=scratch[: words.numel()])
-        return self._in_full(hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias[words])
+        return self._in_full(
+            hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias.index_select(0, words)
+        )
 
     @staticmethod
     def _in_full(logits: Tensor, bias: Tensor | None) -> Tensor:
@@ -115,7 +121,7 @@ class Words:
         def run(places: Iterator[int]) -> None:
             scratch = self.weight.new_empty(self.partition.capacity, self.weight.shape[1])
             for at in places:
-                words = self.partition.words[slice(*self.spans[clusters[at]])]
+                words = self.members(clusters[at])
                 logits = self.logits_of(hidden[row[pairs[at]]], words, scratch)
                 work(Opened(pairs[at], words, logits.log_softmax(1)))
 
@@ -173,20 +179,20 @@ def _one_row(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, 
     """A single row, one cluster at a time: writes what it finds to values and indices (1, k)."""
     ordered, by_rank = log_cluster[0].sort(descending=True)
     ranked, clusters = ordered.tolist(), by_rank.tolist()
-    sizes = [words.spans[c][1] - words.spans[c][0] for c in clusters]
     dense, best, found, worst = dense_cost(words, 1), values[0], indices[0], -math.inf
     allowance = TRIAL * dense
     for rank, c in enumerate(clusters):
         if worst >= ranked[rank]:
             break
-        allowance -= sizes[rank] * (FETCH + 1)
+        ids = words.members(c)
+        allowance -= ids.numel() * (FETCH + 1)
         if rank == FIRST_LOOK or allowance < 0:
             # Clusters more probable than the k-th best word may hold a better one.
-            in_question = sum(size for size, bound in zip(sizes[rank:], ranked[rank:], strict=True) if bound > worst)
-            if in_question * (FETCH + 1) > limit * dense and (allowance < 0 or 2 * in_question > sum(sizes)):
+            in_question = int(words.partition.sizes[by_rank[rank:][ordered[rank:] > worst]].sum())
+            flat = 2 * in_question > words.partition.n_words
+            if in_question * (FETCH + 1) > limit * dense and (allowance < 0 or flat):
                 return
             allowance = allowance if allowance >= 0 else math.inf
-        ids = words.partition.words[slice(*words.spans[c])]
         log_p = words.logits_of(hidden, ids).log_softmax(1)[0].add_(ranked[rank])
         best, places = torch.cat((best, log_p)).topk(values.shape[1])
         found = torch.cat((found, ids))[places]
