@@ -28,6 +28,8 @@ FETCH, STREAM = 48, 16
 TRIAL = 0.15
 # Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
 FIRST_LOOK = 3
+# Words a wave may find: more would take too much memory.
+MOST_FOUND = 1 << 24
 # So few clusters are opened before threads have begun.
 FEW_CLUSTERS = 4
 FEW_NUMBERS = 1 << 20
@@ -172,7 +174,8 @@ def dense_cost(words: Words, n_rows: int) -> int:
 def opening_cost(sizes: Tensor, cluster: Tensor) -> int:
     """Of clusters (P,), each fetched once for all who ask for it; `sizes` (C,)."""
     asked = torch.bincount(cluster, minlength=sizes.numel())
-    return int((sizes * (FETCH * (asked > 0) + asked)).sum())
+    # A product and a place among the best for every word of every row.
+    return int((sizes * (FETCH * (asked > 0) + 2 * asked)).sum())
 
 
 def _one_row(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
@@ -220,17 +223,18 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         active, in_question = active[going], in_question[going]
         if not active.numel():
             break
-        next_clusters = by_rank[active, rank : rank + width]  # (A, W)
-        asked = in_question[:, :width]
-        cost = opening_cost(sizes, next_clusters[asked])
-        if cost > allowance:
+        if opening_cost(sizes, by_rank[active, rank : rank + width][in_question[:, :width]]) > allowance:
+            # All that is left at once, so that no cluster is fetched twice, or else nothing of it.
+            width = int(in_question.sum(1).max())
             rest = opening_cost(sizes, by_rank[active, rank:][in_question])
             rest += dense_cost(words, given_up) if given_up else 0
-            if rest > limit * dense_cost(words, given_up + active.numel()):
+            n_found = active.numel() * width * min(k, words.partition.capacity)
+            if rest > limit * dense_cost(words, given_up + active.numel()) or n_found > MOST_FOUND:
                 values[active] = -torch.inf
                 break
             allowance = math.inf
-        allowance -= cost
+        next_clusters, asked = by_rank[active, rank : rank + width], in_question[:, :width]  # (A, W)
+        allowance -= opening_cost(sizes, next_clusters[asked])
         found_values, found_words = _open_wave(words, hidden, log_cluster, active, next_clusters, asked, k)
         best = torch.cat((values[active], found_values), 1).topk(k, 1)
         values[active] = best.values
