@@ -11,7 +11,7 @@ Shapes: T rows, D width, V words, C clusters, S words of a cluster, k candidates
 import torch
 from torch import Tensor
 
-from coterie.search import TRIAL, Opened, Words, attempt, dense_cost, opening_cost, topk
+from coterie.search import TRIAL, Opened, Words, attempt, dense_cost, on_gpu, opening_cost, topk
 
 # A nucleus is looked for among this many of the best words.
 NUCLEUS = 64
@@ -50,6 +50,8 @@ def _whole(
     words: Words, hidden: Tensor, log_cluster: Tensor, temperature: float, generator: torch.Generator | None
 ) -> Tensor:
     """From all words."""
+    if temperature == 1 and (gpu := on_gpu(words, hidden)):
+        return gpu.draw(hidden, log_cluster, generator)
     n_rows, sizes = hidden.shape[0], words.partition.sizes
     drawn = torch.full((n_rows,), -1, dtype=torch.int64, device=hidden.device)
     log_bound = max(0.0, 1 - 1 / temperature) * sizes.clamp(min=1).log()  # (C,) of log Z_c

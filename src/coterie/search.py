@@ -14,13 +14,18 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.backend import HAS_TRITON
 from coterie.partition import Partition
 from coterie.workers import spread
+
+if TYPE_CHECKING:
+    from coterie.search_gpu import GpuWords
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
 FETCH, STREAM = 48, 16
@@ -85,6 +90,8 @@ class Words:
 
     def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
+        if gpu := on_gpu(self, hidden):
+            return gpu.log_prob(hidden, log_cluster)
         if hidden.is_cuda or torch.compiler.is_compiling():
             return self._log_prob_without_a_loop(hidden, log_cluster)
         return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
@@ -130,6 +137,17 @@ class Words:
         spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
 
 
+def on_gpu(words: Words, hidden: Tensor) -> "GpuWords | None":
+    """The words as the kernels search them, where they can: on a GPU, and where no gradient is asked for."""
+    if not hidden.is_cuda or torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    if not HAS_TRITON or hidden.dtype == torch.float64:
+        return None
+    from coterie.search_gpu import GpuWords  # imported when it is first used: a CPU does without triton
+
+    return GpuWords.of(words.weight, words.bias, words.partition)
+
+
 def _threads(numbers: Tensor) -> int:
     """How many threads to work on so many numbers with: a few are done before threads have begun."""
     return torch.get_num_threads() if numbers.device.type == "cpu" and numbers.numel() > FEW_NUMBERS else 1
@@ -140,7 +158,8 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
 
     `hidden` (T, D), `log_cluster` (T, C).
     """
-    # On a GPU one large product is faster than a round trip to the host for every wave of clusters.
+    if gpu := on_gpu(words, hidden):
+        return gpu.topk(hidden, log_cluster, k)
     if hidden.is_cuda or torch.compiler.is_compiling():
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices

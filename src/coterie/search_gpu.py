@@ -7,6 +7,8 @@ then beaten by the next cluster open more, and what is still open after that is 
 Shapes: T rows, D width, V words, C clusters, S most words in a cluster, k answers.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -23,13 +25,19 @@ class GpuWords:
     def __init__(self, weight: Tensor, bias: Tensor | None, partition: Partition) -> None:
         self.weight, self.bias, self.partition = weight, bias, partition
 
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, partition: Partition) -> Self | None:
+        """None where a cluster may be too large for the kernels."""
+        return cls(weight, bias, partition) if kernels.fits(partition.capacity) else None
+
     def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """log P(w|h) of every word, without a gradient: (T, D), (T, C) → (T, V)."""
-        weight = self.weight.to(hidden.dtype)
-        if hidden.dtype == torch.float32:
-            logits = hidden @ weight.T
-        else:  # the sums as they are, not rounded
-            logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight = self.weight.to(hidden.dtype)
+            if hidden.dtype == torch.float32:
+                logits = hidden @ weight.T
+            else:  # the sums as they are, not rounded
+                logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
         place = self.partition
         return kernels.normalize(logits, log_cluster, self.bias, place.words, place.offsets, place.capacity)
 
