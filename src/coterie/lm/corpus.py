@@ -6,26 +6,20 @@ so memory holds the distinct words and the development part's characters, never 
 Shapes: V words, T tokens.
 """
 
-import contextlib
-import errno
 import json
-import os
-import shutil
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.lib import format as npy
-from numpy.typing import NDArray
 from torch import Tensor
 
 import coterie
+from coterie.lm.arrays import Ids, Writer, dtype_of, mapped, refuse, to_disk, whole
 from coterie.lm.sources import Progress, advancing, find, read
 
 UNK, EOS = "<unk>", "<eos>"
@@ -34,8 +28,6 @@ PARTS = ("train", "dev", "test")
 FORMAT, VERSION = "coterie-corpus", 1
 DEV_CHARS = 1_000_000  # of a text whose split is not given; a tenth of it if it is shorter than ten times that
 LONGEST = 1_000_000  # characters of a word: more is text that nobody has split into words
-
-Ids = NDArray[np.uint16] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Corpus:
                 raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
             if sum(counts) != tokens["train"]:
                 raise ValueError(f"the counts sum to {sum(counts)}, the training part has {tokens['train']} tokens")
-            ids = {part: _mapped(path / f"{part}.npy", tokens[part], len(words)) for part in tokens}
+            ids = {part: mapped(path / f"{part}.npy", tokens[part], dtype_of(len(words))) for part in tokens}
             test = ids.get("test")
             return cls(
                 path, words, torch.tensor(counts, dtype=torch.int64), ids["train"], ids["dev"], test, saved["source"]
@@ -125,7 +117,7 @@ def prepare(
         raise ValueError(
             "dev and dev_chars were both given: the development part is a file or the text's end, not both"
         )
-    _refuse(out, force)
+    refuse(out, force, [VOCABULARY, *(f"{part}.npy" for part in PARTS)])
     settings = {"min_count": min_count, "max_vocab": max_vocab, "dev_chars": dev_chars, "lower": lower, "eos": eos}
     apart = {part: Path(path) for part, path in (("dev", dev), ("test", test)) if path is not None}
     files = {part: find([path]) for part, path in apart.items()}
@@ -143,7 +135,7 @@ def prepare(
     if cut:
         settings["dev_chars"] = cut.dev_chars
 
-    with _whole(out, force) as folder:
+    with whole(out, force) as folder:
         lengths = {}
         blocks = read(files["train"], advance)
         texts = dict(zip(PARTS, cut.parts(blocks), strict=False)) if cut else {"train": blocks}
@@ -163,7 +155,7 @@ def prepare(
         saved = {"format": FORMAT, "version": VERSION, "tokens": lengths, "words": words, "counts": kept}
         with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
             json.dump({**saved, "source": source}, file, ensure_ascii=False)
-            _to_disk(file)
+            to_disk(file)
     return Corpus.open(out)
 
 
@@ -257,80 +249,12 @@ class Cut:
         return training_part(), chain(after, blocks)
 
 
-def _mapped(path: Path, length: int, n_words: int) -> Ids:
-    ids: Ids = npy.open_memmap(path, mode="r")
-    if ids.shape != (length,) or ids.dtype != _dtype(n_words) or length == 0:
-        raise ValueError(
-            f"{path.name} holds {ids.dtype} of shape {ids.shape}, expected {_dtype(n_words)} of shape ({length},)"
-        )
-    return ids
-
-
-def _dtype(n_words: int) -> np.dtype[Any]:
-    return np.dtype(np.uint16 if n_words <= 1 << 16 else np.int32)
-
-
 def _write(path: Path, text: Iterable[list[str]], id_of: dict[str, int]) -> int:
-    """Writes the ids of a text and says how many they are.
-
-    By plain writes, since a full disk answers those with an error, and writes to a mapped file with a dead process.
-    """
-    dtype, length = _dtype(len(id_of)), 0
-    with path.open("w+b") as file:
-        _header(file, dtype, 0)
-        begin = file.tell()
+    """Writes the ids of a text and says how many they are."""
+    with Writer(path, dtype_of(len(id_of))) as array:
         for tokens in text:
-            file.write(np.fromiter(map(id_of.get, tokens, repeat(0)), dtype, len(tokens)).data)
-            length += len(tokens)
-        file.seek(0)
-        _header(file, dtype, length)  # numpy leaves room for a longer length
-        assert file.tell() == begin
-        _to_disk(file)
-    return length
-
-
-def _header(file: IO[bytes], dtype: np.dtype[Any], length: int) -> None:
-    npy.write_array_header_1_0(file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)})
-
-
-def _to_disk(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _whole(out: Path, force: bool) -> Iterator[Path]:
-    """A folder to write to that takes the name `out` once it is whole; of a failure nothing is left."""
-    folder, old = (out.parent / f".{out.name}.{os.getpid()}.{state}" for state in ("part", "old"))
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        if force and out.exists():
-            out.rename(old)
-        folder.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        if old.exists():
-            old.rename(out)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OSError(
-                f"{out} could not be written ({error.strerror}): make room there, or choose another place"
-            ) from error
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _refuse(out: Path, force: bool) -> None:
-    if not out.exists() and not out.is_symlink():
-        return
-    if not force:
-        raise FileExistsError(f"{out} exists: choose another place, or replace it with --force (force=True)")
-    ours = {VOCABULARY, *(f"{part}.npy" for part in PARTS)}
-    if not out.is_dir() or out.is_symlink() or {path.name for path in out.iterdir()} - ours:
-        raise FileExistsError(
-            f"{out} holds more than a corpus, and is not replaced: choose another place, or remove it"
-        )
+            array.add(map(id_of.get, tokens, repeat(0)), len(tokens))
+    return array.length
 
 
 def _check(**options: tuple[int | None, int]) -> None:

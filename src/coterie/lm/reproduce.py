@@ -12,9 +12,10 @@ from rich.console import Console
 from coterie.lm.corpus import VOCABULARY, Corpus, prepare
 from coterie.lm.experiments import EXPERIMENTS, Experiment
 from coterie.lm.report import Report, Row, write
-from coterie.lm.train import reopen, train
+from coterie.lm.train import data, train
 from coterie.lm.variants import Variant, chosen
 from coterie.training.run import Run
+from coterie.training.start import reopen
 
 MIN_COUNT, DEV_CHARS = 11, 1_000_000  # the paper's vocabulary of 44k, and its split
 
@@ -66,6 +67,6 @@ def _finish(
     """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
     settings = experiment.settings_of(variant, **given)
     if Run(path).result.exists():
-        reopen(corpus, path, settings)  # refuses one of other settings
+        reopen(data(corpus), path, settings)  # refuses one of other settings
         return True
     return train(corpus, path, settings, resume=True, console=console).finished

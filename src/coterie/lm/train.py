@@ -3,7 +3,7 @@
 Shapes: V words, B sequences, L steps, D hidden width.
 """
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from coterie.lm.corpus import VOCABULARY, Corpus
 from coterie.lm.data import Streams
 from coterie.lm.evaluate import evaluate
 from coterie.lm.settings import Settings
-from coterie.training import distributed
+from coterie.training import distributed, start
 from coterie.training.device import choose_device, choose_precision
 from coterie.training.distributed import SharedHead, World
-from coterie.training.logs import Bar, Silent
-from coterie.training.loop import Progress, Trainer
+from coterie.training.loop import Progress
 from coterie.training.optimizers import Group
-from coterie.training.run import Run, write_whole
+from coterie.training.run import Run
 from coterie.training.update import precise
 
 KIND = "language model"
@@ -113,55 +112,17 @@ def train(
     """Trains into the folder `out`; `resume`: goes on with the run that is there, whose settings must be these."""
     world = world or World()
     device = choose_device(settings.device, world.local_rank)
-    task = LanguageTask(corpus, settings, device, world)  # first: what is wrong with the settings spoils no folder
-    run = Run(out)
-    if world.main:
-        run = _folder(corpus, out, settings, resume, force)
-    world.from_main(None)
-    trainer = Trainer(task, settings, run, device, Silent(), world)
-    if resume:
-        trainer.resume()
-    if world.main:
-        run.started()
-    if console is None or not world.main:
-        progress = trainer.fit()
-    else:
-        with Bar(console, settings.head, trainer.total, trainer.progress.step) as trainer.display:
-            progress = trainer.fit()
-    if progress.finished and world.main:
-        run.finish({"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds})
-    return progress
+    task = LanguageTask(corpus, settings, device, world)
+    return start.train(
+        task, data(corpus), out, settings, device,
+        name=settings.head, resume=resume, force=force, console=console, world=world,
+    )  # fmt: skip
 
 
-def _folder(corpus: Corpus, out: Path, settings: Settings, resume: bool, force: bool) -> Run:
-    """The run's folder, made or found, with the vocabulary in it."""
-    content = {"settings": settings.to_dict(), "corpus": {"path": str(corpus.path.resolve()), **fingerprint(corpus)}}
-    if not (resume and Run(out).config.exists()):  # a run killed before it had begun begins now
-        run = Run.create(out, KIND, content, force)
-    else:
-        run = reopen(corpus, out, settings)
-    write_whole(out / VOCABULARY, (corpus.path / VOCABULARY).read_text(encoding="utf-8"))
-    return run
-
-
-def reopen(corpus: Corpus, out: Path, settings: Settings) -> Run:
-    """The run that is there; refused if it is of another text or other settings."""
-    run, stored = Run.open(out, KIND)
-    if {name: stored["corpus"].get(name) for name in fingerprint(corpus)} != fingerprint(corpus):
-        raise ValueError(f"{out} was trained on another text than {corpus.path}: give that one, or another --out")
-    before = Settings.from_dict(stored["settings"])
-    for field in fields(Settings):
-        old, new = getattr(before, field.name), getattr(settings, field.name)
-        if old != new and field.name not in ("device", "checkpoint_every", "graph"):
-            raise ValueError(
-                f"{out} was started with {field.name} {old}, not {new}: leave it out, or choose another --out"
-            )
-    return run
-
-
-def fingerprint(corpus: Corpus) -> dict[str, int]:
-    """What tells one corpus from another."""
-    return {"train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words}
+def data(corpus: Corpus) -> start.Data:
+    """What a run remembers of its corpus."""
+    counted = {"train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words}
+    return start.Data(KIND, corpus.path, counted, {VOCABULARY: (corpus.path / VOCABULARY).read_text(encoding="utf-8")})
 
 
 def stored_settings(out: Path) -> Settings:
