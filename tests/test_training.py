@@ -235,15 +235,17 @@ class FakeCuda:
     """Stands in for torch.cuda: what is called while recording runs again at every replay."""
 
     def __init__(self, fails: bool = False):
-        self.recording = False
+        self.recording = None
         self.fails = fails
         self.Stream = self.CUDAGraph = self.make
 
     def make(self, *_):
-        return SimpleNamespace(wait_stream=lambda other: None, replay=self.replay)
+        made = SimpleNamespace(wait_stream=lambda other: None, body=None)
+        made.replay = lambda: made.body()
+        return made
 
-    def replay(self):
-        self.body()
+    def graph_pool_handle(self):
+        return "the pool"
 
     def current_stream(self):
         return self.make()
@@ -259,9 +261,10 @@ class FakeCuda:
     def graph(self, graph, **options):
         if self.fails:
             raise RuntimeError("operation not permitted\nwhen stream is capturing")
-        self.recording = True
+        assert options["pool"] == "the pool"
+        self.recording = graph
         yield
-        self.recording = False
+        self.recording = None
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -273,17 +276,18 @@ def test_every_batch_is_trained_once_whether_recorded_or_not(monkeypatch, fails)
 
         def __call__(self, batch):
             if cuda.recording:
-                cuda.body = lambda: seen.append(batch.tolist())
+                cuda.recording.body = lambda: seen.append(batch.tolist())
             else:
                 seen.append(batch.tolist())
 
     monkeypatch.setattr(graph_module, "torch", SimpleNamespace(cuda=cuda))
     update = GraphedUpdate(FakeUpdate(), said.append)
-    given = [torch.full((2,), n) for n in range(WARM_UP + 3)] + [torch.full((3,), 9)]
+    shapes = [(2,), (3,)] * (WARM_UP + 2) + [(2,), (4,)]  # two shapes in turn, and one that comes once
+    given = [torch.full(shape, n) for n, shape in enumerate(shapes)]
     for batch in given:
         update(batch)
     assert seen == [batch.tolist() for batch in given]
-    assert (update.graph is None) == fails
+    assert list(update.recordings) == ([] if fails else [((2,),), ((3,),)])
     assert len(said) == fails
     assert all("operation not permitted" in line and "\n" not in line for line in said)
 

@@ -24,7 +24,7 @@ class Task(Learner, Protocol):
 
     steps_per_epoch: int
     words_per_step: int  # in all processes together
-    graphable: bool  # whether an update waits for nothing and has the same shapes every time
+    graphable: bool  # whether an update waits for nothing, and batches have few shapes
 
     def groups(self) -> list[optimizers.Group]:
         """All parameters, in groups that are trained alike."""
