@@ -1,0 +1,148 @@
+"""The command `coterie summarize score`: ROUGE of summaries, one a line, with its intervals."""
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer import Argument, Option
+
+LIMIT = 75  # bytes of a DUC-2004 summary
+LONGEST = 10_000  # bytes of a line: ROUGE-L's time grows with the product of two lengths
+NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+
+
+class Mode(StrEnum):
+    """What is measured."""
+
+    f1 = "f1"
+    duc = "duc"
+
+
+def score(
+    hypotheses: Annotated[Path, Argument(metavar="HYPOTHESES", help="the summaries, one a line")],
+    reference: Annotated[
+        list[Path] | None,
+        Option("--reference", metavar="FILE", help="what they should say, line by line; repeat it for several"),
+    ] = None,
+    references: Annotated[
+        Path | None,
+        Option("--references", metavar="DIR", help="a folder with task1_ref0.txt, …, as Gigaword's and DUC's are"),
+    ] = None,
+    mode: Annotated[
+        Mode | None,
+        Option(
+            help=f"f1: full-length F1 against one reference; duc: recall within {LIMIT} bytes against all, as DUC-2004 "
+            "is scored; otherwise f1 with one reference, duc with several"
+        ),
+    ] = None,
+    stem: Annotated[bool, Option("--stem", help="stem words in f1 mode; duc always does")] = False,
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="also write the figures there")] = None,
+) -> None:
+    """ROUGE-1, ROUGE-2 and ROUGE-L of summaries, with 95% bootstrap intervals."""
+    from coterie.summarization.bootstrap import interval
+    from coterie.summarization.rouge import full_length, limited_recall
+
+    files = _reference_files(reference or [], references)
+    mode = mode or (Mode.f1 if len(files) == 1 else Mode.duc)
+    if mode is Mode.f1 and len(files) > 1:
+        raise ValueError(f"--mode f1 takes one reference; got {len(files)}: give one of them, or --mode duc")
+    given = read_lines(hypotheses)
+    wanted = [read_references(file, hypotheses, len(given)) for file in files]
+    if mode is Mode.f1:
+        scores = full_length(given, wanted[0], stem=stem)
+    else:
+        scores = limited_recall(given, list(zip(*wanted, strict=True)), LIMIT)
+    intervals = {name: interval(per_item) for name, per_item in asdict(scores).items()}
+    empty = sum(not line.strip() for line in given)
+
+    what = "full-length F1" if mode is Mode.f1 else f"recall within {LIMIT} bytes"
+    against = "1 reference" if len(files) == 1 else f"{len(files)} references"
+    note = f" ({empty:,} empty)" if empty else ""
+    table = Table(title=escape(f"{hypotheses.name}: {len(given):,} summaries{note}, {what}, {against}, × 100"))
+    for heading in ("", "mean", "95% interval"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, (low, mean, high) in intervals.items():
+        table.add_row(NAMES[name], f"{100 * mean:.2f}", f"{100 * low:.2f} – {100 * high:.2f}")
+    Console().print(table)
+    if json_file is not None:
+        found = {
+            "hypotheses": str(hypotheses),
+            "references": [str(file) for file in files],
+            "mode": mode.value,
+            "limit": LIMIT if mode is Mode.duc else None,
+            "stem": stem or mode is Mode.duc,
+            "items": len(given),
+            "empty": empty,
+            "scores": {name: found._asdict() for name, found in intervals.items()},
+        }
+        _write(json_file, found)
+
+
+def read_lines(file: Path) -> list[str]:
+    """The lines of a text file, one summary each; an empty one is a summary that says nothing."""
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; expected a text file with one summary a line")
+    if not file.exists():
+        raise FileNotFoundError(f"{file} does not exist: give a text file with one summary a line")
+    # Only line feeds part lines: str.splitlines would also break at characters inside a summary.
+    raw = file.read_bytes().removesuffix(b"\n")
+    if not raw:
+        raise ValueError(f"{file} is empty: give a text file with one summary a line")
+    lines = []
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if len(line) > LONGEST:
+            raise ValueError(
+                f"{file}, line {number:,} has {len(line):,} bytes, a summary at most {LONGEST:,}: put one a line"
+            )
+        try:
+            lines.append(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{file}, line {number:,} is not UTF-8 (byte {error.start + 1} of it is 0x{line[error.start]:02x}): "
+                "convert the file to UTF-8"
+            ) from None
+    return lines
+
+
+def read_references(file: Path, hypotheses: Path, count: int) -> list[str]:
+    """The lines of a reference file, as many as there are hypotheses, none of them empty."""
+    lines = read_lines(file)
+    if len(lines) != count:
+        short, longer = (file, hypotheses) if len(lines) < count else (hypotheses, file)
+        raise ValueError(
+            f"{hypotheses} has {count:,} lines and {file} has {len(lines):,}: line {min(count, len(lines)) + 1:,} of "
+            f"{longer} has no counterpart in {short}; each line of the one belongs to the same line of the other"
+        )
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise ValueError(f"{file}, line {number:,} is empty: take that line out of all files, or fill it in")
+    return lines
+
+
+def _reference_files(named: list[Path], folder: Path | None) -> list[Path]:
+    if bool(named) == (folder is not None):
+        raise ValueError("give the references by --reference FILE, repeated for several, or by --references DIR")
+    if folder is None:
+        return named
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: --references takes one with task1_ref0.txt, …; --reference a file")
+    found = sorted(folder.glob("task1_ref*.txt"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no task1_ref0.txt, …: name the files by --reference")
+    return found
+
+
+def _write(file: Path, found: dict[str, Any]) -> None:
+    from coterie.training.environment import describe, versions_of
+
+    environment = describe()
+    environment["versions"] |= versions_of("rouge-score", "nltk")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**found, "environment": environment}, indent=1) + "\n")
+    typer.echo(f"written to {file}")
