@@ -11,7 +11,7 @@ except ImportError:  # the layer itself needs neither
 
 from coterie.bench.command import bench
 from coterie.lm.commands import clusters, lm, reproduce
-from coterie.summarization.score_command import score
+from coterie.summarization.commands import summarize
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -34,9 +34,6 @@ def demo(
 
     show(Console(), Setting(epochs=epochs, words=words, seed=seed), out)
 
-
-summarize = typer.Typer(no_args_is_help=True, help="Sentence summarization: the paper's second experiment.")
-summarize.command()(score)
 
 app.add_typer(lm, name="lm")
 app.add_typer(summarize, name="summarize")

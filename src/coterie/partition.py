@@ -121,15 +121,18 @@ class Partition(nn.Module):
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, vocabulary: Sequence[str] | None = None) -> None:
-        """Writes readable JSON, one cluster a line: word ids, or the words themselves if a vocabulary is given."""
+        """Writes `to_text`."""
+        Path(path).write_text(self.to_text(vocabulary), encoding="utf-8")
+
+    def to_text(self, vocabulary: Sequence[str] | None = None) -> str:
+        """Readable JSON, one cluster a line: word ids, or the words themselves if a vocabulary is given."""
         lists: list[list[Any]] = self.to_lists()
         if vocabulary is not None:
             _check_vocabulary(vocabulary, self.n_words)
             lists = [[vocabulary[word] for word in cluster] for cluster in lists]
         head = {"format": FORMAT, "n_words": self.n_words, "n_clusters": self.n_clusters, "capacity": self.capacity}
         rows = ",\n  ".join(json.dumps(cluster, ensure_ascii=False) for cluster in lists)
-        text = json.dumps(head)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
-        Path(path).write_text(text, encoding="utf-8")
+        return json.dumps(head)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Sequence[str] | None = None) -> "Partition":

@@ -23,26 +23,31 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = LanguageModel(n_words, settings.embedding, settings.hidden, head, settings.layers, settings.dropout)
     if settings.tied:
-        tie(model)
+        tie(model.head, model.embedding)
     if settings.initial_range is not None:
-        projection = set(_projection(model))
-        for parameter in model.parameters():
-            if parameter not in projection:  # a head's own maps start as it made them, such as identities
-                nn.init.uniform_(parameter, -settings.initial_range, settings.initial_range)
+        draw_weights(model, model.head, settings.initial_range)
     return model
 
 
-def tie(model: LanguageModel) -> None:
+def draw_weights(model: nn.Module, head: nn.Module, bound: float) -> None:
+    """All weights uniform in ± bound, but for a head's own maps, which start as it made them, such as identities."""
+    projection = set(_projection(head))
+    for parameter in model.parameters():
+        if parameter not in projection:
+            nn.init.uniform_(parameter, -bound, bound)
+
+
+def tie(head: nn.Module, embedding: nn.Embedding) -> None:
     """The head's word vectors become the embedding's."""
-    weight = getattr(model.head, "weight", None)
-    if not isinstance(weight, nn.Parameter) or weight.shape != model.embedding.weight.shape:
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, nn.Parameter) or weight.shape != embedding.weight.shape:
         raise ValueError("tied weights need a head with one vector of the embedding's width for every word")
-    model.head.weight = model.embedding.weight
+    head.weight = embedding.weight
 
 
 def groups(model: LanguageModel, settings: Settings) -> list[Group]:
     """All parameters, once each: the embedding, the LSTM (with weight decay), the projections, the rest."""
-    embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), _projection(model)
+    embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), _projection(model.head)
     apart = {*embedding, *lstm, *projection}
     rest = [parameter for parameter in model.parameters() if parameter not in apart]
     # A tied matrix learns from all words of every batch: one sum a row would be too coarse.
@@ -56,6 +61,6 @@ def groups(model: LanguageModel, settings: Settings) -> list[Group]:
     ]
 
 
-def _projection(model: LanguageModel) -> list[nn.Parameter]:
-    projection = getattr(model.head, "projection", None)
+def _projection(head: nn.Module) -> list[nn.Parameter]:
+    projection = getattr(head, "projection", None)
     return list(projection.parameters()) if isinstance(projection, nn.Module) else []

@@ -57,7 +57,7 @@ def train(
     log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
     evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
     patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
-    checkpoint_every: Annotated[float | None, Option(help="seconds between checkpoints, beside each epoch's")] = None,
+    checkpoint_every: Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")] = None,
     graph: Annotated[bool | None, Option(help="on a GPU, replay the update as one CUDA graph")] = None,
 ) -> None:
     """Trains a language model; what is not given comes from the preset, or with --resume from the run itself."""
@@ -76,7 +76,7 @@ def train(
     if given.get("clip") == 0:
         given["clip"] = None
     if head_option:
-        given["head_options"] = dict(map(_option, head_option))
+        given["head_options"] = dict(map(parse_option, head_option))
     if resume and preset is None and out.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
@@ -102,7 +102,7 @@ def train(
     )
 
 
-def _option(given: str) -> tuple[str, Any]:
+def parse_option(given: str) -> tuple[str, Any]:
     """NAME=VALUE, the value as JSON has it, or a word."""
     name, equals, value = given.partition("=")
     if not (name and equals):
@@ -250,7 +250,7 @@ def reproduce(
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
-    given = {name: value for name, value in named.items() if value is not None} | dict(map(_option, setting or []))
+    given = {name: value for name, value in named.items() if value is not None} | dict(map(parse_option, setting or []))
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
     chosen(names)  # before a text is made for them

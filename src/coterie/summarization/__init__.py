@@ -1,0 +1,1 @@
+"""Abstractive sentence summarization: the paper's second experiment."""

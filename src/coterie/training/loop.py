@@ -19,6 +19,10 @@ from coterie.training.settings import TrainingSettings
 from coterie.training.update import Learner, Update
 
 
+# After an epoch a checkpoint is made sooner, but not so soon that short epochs are spent on writing.
+EPOCH_SHARE = 0.05
+
+
 class Task(Learner, Protocol):
     """What is trained, and on what."""
 
@@ -139,8 +143,10 @@ class Trainer:
             if self.world.size == 1 or look or progress.step % settings.log_every == 0:
                 # Several processes ask each other, and that only now and then.
                 stop = self.world.any(interrupt.asked, self.device)
-                due = time.perf_counter() - saved_at >= settings.checkpoint_every
-                if epoch_over or stop or progress.finished or self.world.any(due, self.device):
+                since = time.perf_counter() - saved_at
+                due = since >= settings.checkpoint_every * (EPOCH_SHARE if epoch_over else 1.0)
+                over = progress.finished or progress.step == self.total
+                if stop or over or self.world.any(due, self.device):
                     self._save()
                     saved_at = time.perf_counter()
                 if stop:

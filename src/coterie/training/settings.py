@@ -27,7 +27,7 @@ class TrainingSettings:
     log_every: int = 50  # updates between lines of the log
     evaluate_every: int | None = None  # updates between evaluations, beside those after each epoch
     patience: int | None = None  # stop after this many evaluations without a better one
-    checkpoint_every: float = 600.0  # seconds between checkpoints, beside those after each epoch
+    checkpoint_every: float = 600.0  # seconds between checkpoints; after an epoch, a twentieth of it
     graph: bool = True  # on a GPU, replay the update as one CUDA graph
 
     def __post_init__(self) -> None:

@@ -1,0 +1,155 @@
+"""Beam search for the most probable titles, many sentences at a time.
+
+A beam of B hypotheses grows a word at a time; of all their extensions the best go on. One that ends leaves the beam and
+takes its place with it, so the beam narrows until none is left. At most B extensions of a hypothesis can go on, so its
+B most probable words are all that is ever needed of V: the head finds them exactly without computing the others.
+
+Shapes: N sentences, B hypotheses of each, S words of a sentence, k words to go on with, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from coterie.baselines.registry import Head
+from coterie.summarization.model import Memory, Summarizer
+from coterie.summarization.recurrent import State
+
+# hidden (T, D) and k → log P and words of the k most probable, both (T, k)
+TopK = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A title, without its end."""
+
+    words: list[int]
+    looked: list[int]  # at which word of the sentence, for each
+    log_prob: float  # of all words, and of the end if there is one
+    ended: bool
+
+    def score(self, penalty: float) -> float:
+        """log P, over the length to the power of `penalty`."""
+        over: float = float(len(self.words) + self.ended) ** penalty
+        return self.log_prob / over
+
+
+@dataclass
+class Beam:
+    """The hypotheses that go on, of the sentences that are not done."""
+
+    sentence: Tensor  # (N,) which ones
+    memory: Memory
+    state: State  # each (1, N · B, D)
+    score: Tensor  # (N, B) log P so far, -inf: no hypothesis
+    room: Tensor  # (N,) hypotheses that have not ended
+    words: Tensor  # (N, B, t) so far
+    looked: Tensor  # (N, B, t)
+
+    def select(self, rows: Tensor) -> "Beam":
+        """Of some of the sentences, (n,)."""
+        n, b = self.score.shape
+        h, c = (part.view(n, b, -1)[rows].flatten(0, 1)[None] for part in self.state)
+        return Beam(
+            self.sentence[rows], self.memory.select(rows), (h, c), self.score[rows], self.room[rows],
+            self.words[rows], self.looked[rows],
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def search(
+    model: Summarizer,
+    article: Tensor,
+    length: Tensor,
+    *,
+    beam: int = 5,
+    longest: int = 30,
+    end: bool = True,
+    penalty: float = 0.0,
+    topk: TopK | None = None,
+) -> list[list[Hypothesis]]:
+    """The titles found for each sentence, best first. `article` (N, S), `length` (N,).
+
+    `end`: whether a title may end; otherwise all have exactly `longest` words. `penalty`: how much the length counts
+    against a title when the best is chosen. `topk`: in place of the head's own.
+    """
+    if beam < 1:
+        raise ValueError(f"a beam holds one hypothesis at least; got {beam}")
+    if longest < 1:
+        raise ValueError(f"a title must have room for a word; got {longest} words")
+    best = topk or cast(Head, model.head).topk
+    found: list[list[Hypothesis]] = [[] for _ in range(article.shape[0])]
+    now = _begin(model, article, length, beam)
+    for step in range(longest):
+        now = _grow(model, now, best, end)
+        if end:
+            _collect(now, found, now.words[..., -1] == model.eos, True)
+        if step == longest - 1:
+            _collect(now, found, torch.ones_like(now.score, dtype=torch.bool), False)
+        going = (now.score > -torch.inf).any(1)  # (N,)
+        n_going = int(going.sum())
+        if n_going == 0:
+            break
+        if n_going <= going.numel() // 2:
+            now = now.select(going.nonzero().squeeze(1))
+    return [sorted(each, key=lambda one: -one.score(penalty)) for each in found]
+
+
+def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Beam:
+    """One empty hypothesis for each sentence."""
+    n = article.shape[0]
+    memory, state = model.read(article, length)
+    h, c = (part.repeat_interleave(beam, 1) for part in state)
+    score = torch.full((n, beam), -torch.inf, device=article.device)
+    score[:, 0] = 0
+    nothing = torch.empty((n, beam, 0), dtype=torch.int64, device=article.device)
+    room = torch.full((n,), beam, device=article.device)
+    return Beam(torch.arange(n, device=article.device), memory, (h, c), score, room, nothing, nothing)
+
+
+def _grow(model: Summarizer, now: Beam, topk: TopK, end: bool) -> Beam:
+    """Every hypothesis by a word; the best of all extensions are left."""
+    n, b = now.score.shape
+    last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
+    output, state = model.write(last.reshape(n * b, 1), now.state)
+    hidden, attention = model.look(output.view(n, b, -1), now.memory)  # (N, B, D), (N, B, S)
+    alive = now.score > -torch.inf
+    k = min(model.embedding.num_embeddings, b if end else b + 1)
+    log_prob, words = topk(hidden[alive], k)  # both (alive, k)
+    if not end:
+        log_prob = log_prob.masked_fill(words == model.eos, -torch.inf)
+    total = torch.full((n, b, k), -torch.inf, device=now.score.device)
+    total[alive] = now.score[alive][:, None] + log_prob
+    extensions = torch.zeros((n, b, k), dtype=torch.int64, device=now.score.device)
+    extensions[alive] = words
+    best = total.flatten(1).topk(b, 1)  # (N, B)
+    parent = best.indices // k
+    score = best.values.masked_fill(torch.arange(b, device=parent.device) >= now.room[:, None], -torch.inf)
+    word = extensions.flatten(1).gather(1, best.indices)
+    rows = (parent + torch.arange(n, device=parent.device)[:, None] * b).flatten()  # (N · B,)
+    looked = attention.argmax(-1).gather(1, parent)  # (N, B)
+
+    def grown(before: Tensor, new: Tensor) -> Tensor:
+        kept = before.gather(1, parent[..., None].expand(-1, -1, before.shape[-1]))
+        return torch.cat((kept, new[..., None]), -1)
+
+    return Beam(
+        now.sentence, now.memory, (state[0][:, rows], state[1][:, rows]), score, now.room,
+        grown(now.words, word), grown(now.looked, looked),
+    )  # fmt: skip
+
+
+def _collect(now: Beam, found: list[list[Hypothesis]], which: Tensor, ended: bool) -> None:
+    """Takes hypotheses, (N, B), out of the beam."""
+    which = which & (now.score > -torch.inf)
+    rows, slots = which.nonzero(as_tuple=True)
+    length = now.words.shape[-1] - ended
+    all_words, all_looked = (part[rows, slots, :length].tolist() for part in (now.words, now.looked))
+    scores = now.score[rows, slots].tolist()
+    for sentence, words, looked, score in zip(now.sentence[rows].tolist(), all_words, all_looked, scores, strict=True):
+        found[sentence].append(Hypothesis(words, looked, score, ended))
+    now.score = now.score.masked_fill(which, -torch.inf)
+    now.room = now.room - which.sum(1)

@@ -1,0 +1,53 @@
+"""A summarizer from its settings: layers, head, clusters, first weights.
+
+Shapes: V words.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.baselines import registry
+from coterie.lm.build import draw_weights, tie
+from coterie.partition import Partition
+from coterie.summarization.model import Summarizer
+from coterie.summarization.settings import Settings
+
+CLUSTERED = ("self-organized", "self-organized-paper")
+
+
+def build(settings: Settings, counts: Tensor, eos: int, partition: Partition | None = None) -> Summarizer:
+    """The model, on the CPU; `counts` (V,). The same settings give the same weights.
+
+    `partition`: the clusters of the head, which stay as they are.
+    """
+    torch.manual_seed(settings.seed)
+    n_words = counts.numel()
+    options: dict[str, Any] = dict(settings.head_options)
+    if partition is not None:
+        check_partition(settings.head, partition, n_words)
+        options |= {"partition": partition, "reorganize_every": None}
+    head = registry.build(settings.head, settings.hidden, n_words, counts, **options)
+    model = Summarizer(
+        n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout,
+        settings.half_lstm,
+    )  # fmt: skip
+    if settings.tied:
+        tie(head, model.embedding)
+    if settings.initial_range is not None:
+        draw_weights(model, head, settings.initial_range)
+    return model
+
+
+def check_partition(head: str, partition: Partition, n_words: int) -> None:
+    """Refuses clusters that the head does not take, or of another vocabulary."""
+    if partition.n_words != n_words:
+        raise ValueError(
+            f"the clusters are of {partition.n_words:,} words and the pairs have {n_words:,}: learn them from these "
+            "pairs' titles (`coterie summarize cluster`)"
+        )
+    if head not in CLUSTERED:
+        raise ValueError(
+            f"the head {head!r} takes no clusters: leave out --partition, or use --head {' or '.join(CLUSTERED)}"
+        )

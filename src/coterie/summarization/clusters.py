@@ -1,0 +1,43 @@
+"""Clusters for a summarizer: a language model with the self-organized head learns them from the titles alone."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.lm.settings import Settings, from_preset
+from coterie.lm.train import train
+from coterie.lm.trained import Trained
+from coterie.partition import Partition
+from coterie.summarization.corpus import Pairs
+
+PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
+# Titles are few beside a text such as text8: more passes, and clusters that move more often.
+TITLES: dict[str, Any] = {"epochs": 10, "sequences": 64, "head_options": {"reorganize_every": 100}}
+
+
+def title_settings(preset: str = "best", **given: Any) -> Settings:
+    """The language model's settings, with what is given in their place."""
+    options = {**TITLES["head_options"], **given.pop("head_options", {})}
+    return from_preset(preset, **{**TITLES, **given, "head_options": options})
+
+
+def cluster(
+    pairs: Pairs,
+    out: Path,
+    settings: Settings,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    console: Console | None = None,
+) -> Path | None:
+    """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
+    if not train(pairs.titles(), out, settings, resume=resume, force=force, console=console).finished:
+        return None
+    Trained.open(out, "cpu").organized.partition.save(out / PARTITION, pairs.words)
+    return out / PARTITION
+
+
+def load(path: Path, pairs: Pairs) -> Partition:
+    """The clusters of a file, or of the language model's folder; refused if they are of other words."""
+    return Partition.load(path / PARTITION if path.is_dir() else path, pairs.words)

@@ -1,0 +1,86 @@
+"""Which pairs are left out of training, and why: each reason is counted.
+
+After Rush et al.: pairs of extreme lengths, pairs whose sides share no word that carries meaning, titles with bylines
+and editing marks, and what was there before.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+# Words that two unrelated sentences share.
+FUNCTION_WORDS = """
+a about after against all also an and any are as at be because been before between but by can could did do does down
+during for from had has have he her his how if in into is it its may more most n't new no not of off on one or out
+over said say says she should so some than that the their them then there they this to two under up was we were what
+when where which who why will with would you your 's
+"""
+BYLINE = re.compile(r"^by [a-z]+ [a-z]+|\b(?:in brief|briefs|roundup|advisory|correction|newsbrief)\b|\*\*|//|http")
+_FUNCTION_WORDS = frozenset(FUNCTION_WORDS.split())
+REASONS = {
+    "empty": "a side is empty once its marks are gone",
+    "short_article": "a sentence of too few words",
+    "long_article": "a sentence of too many words",
+    "short_title": "a title of too few words",
+    "long_title": "a title of too many words",
+    "byline": "a byline or an editing mark in the title",
+    "overlap": "no word that carries meaning in common",
+    "duplicate": "a sentence that was there before",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many words each side may have."""
+
+    shortest_article: int = 5
+    longest_article: int = 100
+    shortest_title: int = 2
+    longest_title: int = 30
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
+
+
+class Filter:
+    """Says why a pair is left out, and counts the reasons."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.counted: Counter[str] = Counter()
+        self.seen: set[bytes] = set()  # hashes of sentences: 8 bytes each, whatever their length
+
+    def keeps(self, article: list[str], title: list[str]) -> bool:
+        """Whether a pair is to be kept."""
+        reason = self._reason(article, title)
+        if reason is not None:
+            self.counted[reason] += 1
+        return reason is None
+
+    def _reason(self, article: list[str], title: list[str]) -> str | None:
+        limits = self.limits
+        if not article or not title:
+            return "empty"
+        for side, words, least, most in (
+            ("article", article, limits.shortest_article, limits.longest_article),
+            ("title", title, limits.shortest_title, limits.longest_title),
+        ):
+            if not least <= len(words) <= most:
+                return f"{'short' if len(words) < least else 'long'}_{side}"
+        if BYLINE.search(" ".join(title)):
+            return "byline"
+        if not _content(article) & _content(title):
+            return "overlap"
+        digest = hashlib.blake2b(" ".join(article).encode(), digest_size=8).digest()
+        if digest in self.seen:
+            return "duplicate"
+        self.seen.add(digest)
+        return None
+
+
+def _content(words: list[str]) -> set[str]:
+    """The words that carry meaning, cut to five letters: `acquires` and `acquired` are one."""
+    return {word[:5] for word in words if word not in _FUNCTION_WORDS and word[0].isalnum()}

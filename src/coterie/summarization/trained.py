@@ -1,0 +1,70 @@
+"""A trained summarizer, read from its run's folder for use.
+
+Shapes: V words.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from coterie.lm.corpus import EOS, VOCABULARY
+from coterie.partition import Partition
+from coterie.summarization import normalise
+from coterie.summarization.build import build
+from coterie.summarization.model import Summarizer
+from coterie.summarization.settings import Settings
+from coterie.summarization.train import KIND, PARTITION
+from coterie.training import checkpoint
+from coterie.training.device import choose_device
+from coterie.training.run import Run, read_json
+from coterie.training.settings import Device
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, its words, and how text is to be split for it."""
+
+    path: Path
+    model: Summarizer
+    settings: Settings
+    words: list[str]
+    raw: bool  # whether it was trained on raw text, tokenised by us
+    longest: int  # words of a sentence that are read
+    device: torch.device
+
+    @classmethod
+    def open(cls, path: Path, device: Device = "auto") -> "Trained":
+        """The best model of a run."""
+        run, config = Run.open(path, KIND)
+        where = choose_device(device)
+        try:
+            content = checkpoint.load(run.best)
+            vocabulary = read_json(path / VOCABULARY)
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie summarize "
+                f"train {config['corpus']['path']} --out {path} --resume`"
+            ) from error
+        settings = Settings.from_dict(config["settings"])
+        partition = Partition.load(path / PARTITION) if (path / PARTITION).exists() else None
+        words = vocabulary["words"]
+        counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
+        model = build(settings, counts, words.index(EOS), partition)
+        model.load_state_dict(content["model"])
+        how = vocabulary["source"]["settings"]
+        return cls(path, model.to(where).eval(), settings, words, how["raw"], how["longest_article"], where)
+
+    def tokens(self, line: str) -> list[str]:
+        """The words of a sentence, split as those it was trained on."""
+        split = normalise.article(line) if self.raw else normalise.ready(line)
+        return split[: self.longest]
+
+    def ids(self, tokens: list[str]) -> list[int]:
+        """Their numbers; unknown ones are <unk>."""
+        return [self.id_of.get(token, 0) for token in tokens]
+
+    @cached_property
+    def id_of(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}

@@ -1,0 +1,307 @@
+"""The summarizer: batches of few shapes, nothing depends on what fills them up, and it learns what it is shown."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.lm.data import IGNORED
+from coterie.partition import random_partition
+from coterie.summarization import recurrent
+from coterie.summarization.batches import Batches, edges
+from coterie.summarization.build import build
+from coterie.summarization.clusters import cluster, load, title_settings
+from coterie.summarization.evaluate import evaluate
+from coterie.summarization.generate import Decoding, summarize
+from coterie.summarization.prepare import prepare
+from coterie.summarization.recurrent import LSTM
+from coterie.summarization.settings import PRESETS, from_preset
+from coterie.summarization.train import SummaryTask, data, train
+from coterie.summarization.trained import Trained
+from coterie.training import checkpoint
+from coterie.training.distributed import World
+from coterie.training.logs import read_journal
+from tests.pairs import news, small, tiny_pairs, write_tsv
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return tiny_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+# -- batches ------------------------------------------------------------------------------------------------------
+
+
+def rows_of(batch):
+    """The pairs of a batch as tuples, without what fills it up."""
+    for article, length, title in zip(batch.article.tolist(), batch.length.tolist(), batch.title.tolist(), strict=True):
+        if title[0] != IGNORED:
+            yield tuple(article[:length]), tuple(word for word in title if word != IGNORED)
+
+
+def pairs_of(part):
+    sides = (
+        [side.ids[a:b].tolist() for a, b in zip(side.starts, side.ends, strict=True)]
+        for side in (part.article, part.title)
+    )
+    return Counter((tuple(article), tuple(title)) for article, title in zip(*sides, strict=True))
+
+
+def test_every_pair_is_met_once_an_epoch_in_few_shapes(pairs):
+    part = pairs.part("train")
+    batches = Batches(part, 16, seed=0)
+    epochs = [[batches.batch(epoch * batches.steps + step) for step in range(batches.steps)] for epoch in range(2)]
+    for epoch in (*epochs, list(batches.in_order())):
+        assert Counter(pair for batch in epoch for pair in rows_of(batch)) == pairs_of(part)
+        shapes = {tuple(tensor.shape for tensor in batch.parts()) for batch in epoch}
+        assert len(shapes) <= 12
+        assert {len(batch.length) for batch in epoch} == {16}
+    first = [[set(rows_of(batch)) for batch in epoch] for epoch in epochs]
+    assert first[0] != first[1]
+    again = Batches(part, 16, seed=0).batch(batches.steps + 3)  # by number, from anywhere
+    assert torch.equal(again.article, epochs[1][3].article)
+    for batch in epochs[0]:
+        assert not batch.article[torch.arange(batch.article.shape[1]) >= batch.length[:, None]].any()
+
+
+def test_processes_share_a_batch(pairs):
+    part = pairs.part("train")
+    whole = Batches(part, 16, seed=0)
+    shares = [Batches(part, 16, 0, rank, 2) for rank in range(2)]
+    for step in range(3):
+        together = [pair for share in shares for pair in rows_of(share.batch(step))]
+        assert Counter(together) == Counter(rows_of(whole.batch(step)))
+    with pytest.raises(ValueError, match="shared evenly"):
+        Batches(part, 16, 0, 0, 3)
+
+
+def test_long_sentences_are_cut(pairs):
+    batches = Batches(pairs.part("train"), 16, seed=0, longest=7)
+    assert {batch.article.shape[1] for batch in batches.in_order()} == {8}
+    assert max(int(batch.length.max()) for batch in batches.in_order()) == 8
+    assert edges(np.array([1, 2, 3, 9]), (0.5, 1.0)) == [4, 12]
+
+
+# -- the model ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_what_fills_a_batch_up_changes_nothing(pairs, preset):
+    model = build(small(preset), pairs.counts, pairs.eos).eval()
+    batch = Batches(pairs.part("train"), 16, seed=0).batch(0)
+    with torch.no_grad():
+        together = model.hidden(*batch.parts())
+        for row in range(3):
+            n, m = int(batch.length[row]), int((batch.title[row] >= 0).sum())
+            article = torch.cat((batch.article[row, :n], torch.randint(0, 9, (5,))))[None]
+            alone = model.hidden(article, batch.length[row : row + 1], batch.title[row : row + 1, :m])
+            torch.testing.assert_close(alone[0], together[row, :m], atol=1e-5, rtol=1e-4)
+
+
+def test_reading_backwards_is_reading_the_sentence_turned_round():
+    settings = small()
+    model = build(settings, torch.ones(30, dtype=torch.int64), 1).eval()
+    model.backward_reader.load_state_dict(model.reader.state_dict())
+    article = torch.randint(0, 30, (1, 6))
+    width = settings.hidden
+    with torch.no_grad():
+        states = model.read(article, torch.tensor([6]))[0].states
+        turned = model.read(article.flip(1), torch.tensor([6]))[0].states
+    torch.testing.assert_close(states[:, :, width:].flip(1), turned[:, :, :width])
+    torch.testing.assert_close(states[:, :, :width].flip(1), turned[:, :, width:])
+
+
+def test_every_parameter_learns_and_is_trained_once(pairs):
+    for preset in PRESETS:
+        task = SummaryTask(pairs, small(preset), CPU, World())
+        task.loss(*task.batch(0)).backward()
+        grouped = [parameter for group in task.groups() for parameter in group["params"]]
+        assert len(set(grouped)) == len(grouped) == len(list(task.model.parameters()))
+        assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in grouped)
+    assert from_preset("paper").clip is None
+    assert from_preset("best").tied
+
+
+def test_scaled_gradients_are_the_same_gradients(monkeypatch):
+    plain, scaled = LSTM(5, 7), LSTM(5, 7, half=True)
+    scaled.load_state_dict(plain.state_dict())
+    given = [torch.randn(3, 4, 5, requires_grad=True) for _ in range(2)]
+    states = [tuple(torch.randn(1, 3, 7, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (1, 2))
+              for _ in range(2)]  # fmt: skip
+    given[1].data.copy_(given[0].data)
+    weight = torch.randn(3, 4, 7)
+    inside = []
+    usual = torch.nn.LSTM.forward
+
+    def watched(self, rows, state=None):
+        output, after = usual(self, rows, state)
+        output.register_hook(inside.append)
+        return output, after
+
+    monkeypatch.setattr(torch.nn.LSTM, "forward", watched)
+    for layer, rows, state, go in (
+        (plain, given[0], states[0], plain.plain_pass),
+        (scaled, given[1], states[1], scaled.scaled_pass),
+    ):
+        output, (hidden, cell) = go(rows, state)
+        ((output * weight).sum() + hidden.sum() + cell.square().sum()).backward()
+        assert layer.scaled == (layer is scaled)
+    for mine, other in zip(
+        (given[1], *states[1], *scaled.parameters()), (given[0], *states[0], *plain.parameters()), strict=True
+    ):
+        torch.testing.assert_close(mine.grad, other.grad)
+    torch.testing.assert_close(inside[1], inside[0] * recurrent.SCALE)
+    scaled(given[1])  # on a CPU nothing is scaled
+    assert not scaled.scaled
+
+
+def test_evaluation_counts_every_word_of_the_titles(pairs):
+    model = build(small(), pairs.counts, pairs.eos)
+    found = evaluate(model, Batches(pairs.part("valid"), 5, 0))
+    total = n = 0
+    with torch.no_grad():
+        for batch in Batches(pairs.part("valid"), 1, 0).in_order():
+            row = model.eval().head.log_prob(model.hidden(*batch.parts()))[0]
+            title = batch.title[0]
+            total += float(row.gather(1, title.clamp(min=0)[:, None]).squeeze(1)[title >= 0].sum())
+            n += int((title >= 0).sum())
+    assert n == len(pairs.part("valid").title.ids)
+    assert found["loss"] == pytest.approx(-total / n, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(found["cluster_perplexity"] * found["in_cluster_perplexity"], rel=1e-5)
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("preset", "head"), [("best", "self-organized"), ("paper", "full")])
+def test_it_memorises_fifty_pairs(tmp_path, preset, head):
+    given = news(54)
+    memory = prepare([write_tsv(tmp_path / "news.tsv", given)], tmp_path / "data", valid=2, test=2, source_words=True)
+    settings = small(
+        preset, head=head, hidden=40, embedding=40, batch=8, initial_range=0.3, learning_rate=0.02, epochs=25,
+        log_every=50, schedule="linear", clip=1.0,
+    )  # fmt: skip
+    train(memory, tmp_path / "run", settings)
+    trained = Trained.open(tmp_path / "run", "cpu")
+    trained.model.load_state_dict(checkpoint.load(tmp_path / "run/checkpoint.pt")["model"])  # the last, not the best
+    held_out = set(memory.text("valid", "title") + memory.text("test", "title"))
+    known = [(article, title) for article, title in given if title not in held_out]
+    written = list(summarize(trained, [article for article, _ in known], Decoding(batch=7)))
+    right = sum(mine == title for mine, (_, title) in zip(written, known, strict=True))
+    assert right >= 0.95 * len(known), right
+
+
+def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
+    settings = title_settings(hidden=16, embedding=16, sequences=4, length=10, epochs=2, device="cpu",
+                              head_options={"reorganize_every": 5})  # fmt: skip
+    written = cluster(pairs, tmp_path / "titles", settings)
+    moved = read_journal(tmp_path / "titles/reorganisations.jsonl")
+    assert [record["step"] for record in moved][:2] == [5, 10]
+    partition = load(tmp_path / "titles", pairs)
+    assert partition.cluster_of.tolist() == load(written, pairs).cluster_of.tolist()
+    train(pairs, tmp_path / "run", small(epochs=1), partition)
+    trained = Trained.open(tmp_path / "run", "cpu")
+    assert trained.model.head.partition.cluster_of.tolist() == partition.cluster_of.tolist()
+    assert trained.model.head.reorganize_every is None
+    other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)
+    with pytest.raises(ValueError, match=r"another text .*\(clusters \w+, not"):
+        train(pairs, tmp_path / "run", small(epochs=1), other, resume=True)
+    few = random_partition(pairs.counts[:-1], 5, 30, 10_000)
+    with pytest.raises(ValueError, match=r"the clusters are of .* words and the pairs have"):
+        train(pairs, tmp_path / "no", small(), few)
+    with pytest.raises(ValueError, match="the head 'full' takes no clusters"):
+        train(pairs, tmp_path / "no", small(head="full"), partition)
+    assert not (tmp_path / "no").exists()
+
+
+def test_clusters_of_another_vocabulary_are_refused_by_their_words(pairs, tmp_path):
+    words = [*pairs.words[:-1], "stranger"]
+    partition = random_partition(pairs.counts, 8, 20, 10_000)
+    partition.save(tmp_path / "other.json", words)
+    with pytest.raises(ValueError, match="another vocabulary: it names 'stranger'"):
+        load(tmp_path / "other.json", pairs)
+
+
+def told(path):
+    """What a run's journal holds that does not depend on the clock."""
+    timed = ("seconds", "words_per_second")
+    return [
+        {key: value for key, value in record.items() if key not in timed} for record in read_journal(path / "log.jsonl")
+    ]
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(pairs, tmp_path):
+    settings = small(epochs=3, dropout=0.2)
+    train(pairs, tmp_path / "whole", settings)
+    out = tmp_path / "killed"
+    program = (
+        "import json, sys; from pathlib import Path; from coterie.summarization.corpus import Pairs; "
+        "from coterie.summarization.settings import Settings; from coterie.summarization.train import train; "
+        "train(Pairs.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
+    )
+    frequent = json.dumps({**settings.to_dict(), "checkpoint_every": 0.02})
+    luck, lives, killed = random.Random(0), 0, 0
+    while True:
+        lives += 1
+        assert lives < 20
+        before = (out / "checkpoint.pt").stat().st_mtime_ns if (out / "checkpoint.pt").exists() else 0
+        process = subprocess.Popen([sys.executable, "-c", program, str(pairs.path), str(out), frequent])
+        while lives <= 1 and process.poll() is None:
+            if (out / "checkpoint.pt").exists() and (out / "checkpoint.pt").stat().st_mtime_ns > before:
+                time.sleep(luck.random() / 10)
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        code = process.wait(timeout=60)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        killed += 1
+    assert killed >= 1
+    assert told(out) == told(tmp_path / "whole")
+    ours, theirs = (checkpoint.load(path / "checkpoint.pt")["model"] for path in (out, tmp_path / "whole"))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
+def test_a_run_remembers_its_pairs(pairs, tmp_path):
+    found = data(pairs, None).fingerprint
+    assert found == {
+        "train_pairs": len(pairs.part("train")), "valid_pairs": len(pairs.part("valid")),
+        "test_pairs": len(pairs.part("test")), "vocabulary": pairs.n_words, "clusters": None,
+    }  # fmt: skip
+
+
+def test_unknown_words_are_replaced_by_what_was_looked_at(pairs, tmp_path):
+    train(pairs, tmp_path / "run", small(epochs=1))
+    trained = Trained.open(tmp_path / "run", "cpu")
+    with torch.no_grad():
+        head = trained.model.head
+        head.bias[0] = 60.0
+        head.cluster_bias[int(head.partition.cluster_of[0])] = 60.0
+    sentence = "The xylograph of quux sold zyzzyva ."
+    plain, replaced = (
+        next(iter(summarize(trained, [sentence], Decoding(longest=4, replace_unknown=replace)))).split()
+        for replace in (False, True)
+    )
+    assert plain == ["<unk>"] * 4
+    assert set(replaced) <= set(sentence.lower().split())
+    assert len(replaced) == 4
+
+
+def test_lines_keep_their_order_and_empty_ones_their_place(pairs, tmp_path):
+    train(pairs, tmp_path / "run", small(epochs=1))
+    trained = Trained.open(tmp_path / "run", "cpu")
+    lines = [article for article, _ in news(9, seed=5)]
+    lines[3] = "  "
+    together = list(summarize(trained, lines, Decoding(batch=4)))
+    assert together == [title for line in lines for title in summarize(trained, [line], Decoding())]
+    assert together[3] == ""
