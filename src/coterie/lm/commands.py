@@ -57,7 +57,9 @@ def train(
     log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
     evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
     patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
-    checkpoint_every: Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")] = None,
+    checkpoint_every: Annotated[
+        float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")
+    ] = None,
     graph: Annotated[bool | None, Option(help="on a GPU, replay the update as one CUDA graph")] = None,
 ) -> None:
     """Trains a language model; what is not given comes from the preset, or with --resume from the run itself."""
@@ -224,10 +226,12 @@ def clusters(
 
 
 def reproduce(
-    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8, or generated: a language made for it")],
+    experiment: Annotated[
+        str, Argument(metavar="EXPERIMENT", help="text8, summarization, or generated: a language made for it")
+    ],
     out: Annotated[Path, Option(metavar="DIR", help="runs and report are written there")],
     source: Annotated[
-        str | None, Argument(metavar="[SRC]", help="the text, a folder from `coterie lm prepare`, or text8")
+        str | None, Argument(metavar="[SRC]", help="the text or pairs, what `prepare` made of them, or text8")
     ] = None,
     heads: Annotated[str, Option(help="what to compare, with commas between")] = "full,self-organized",
     seeds: Annotated[str, Option(help="with commas between; each is a run of every head")] = "0",
@@ -237,29 +241,49 @@ def reproduce(
     setting: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="for all runs, as in `coterie lm train`; repeat it")
     ] = None,
+    preset: Annotated[str, Option(help="summarization: best, or paper: as printed")] = "best",
+    duc: Annotated[
+        Path | None, Option(metavar="DIR", help="summarization: DUC-2004's input.txt and task1_ref0.txt …")
+    ] = None,
+    max_vocab: Annotated[int | None, Option(min=3, help="summarization, of raw pairs: words of the vocabulary")] = None,
+    source_words: Annotated[
+        bool, Option("--source-words", help="summarization, of raw pairs: fill it up with the sentences' words")
+    ] = False,
 ) -> None:
-    """Trains each head in the same trainer and writes the paper's tables and figure as one report.
+    """Trains each head in the same trainer and writes the paper's tables and figures as one report.
 
     Finished runs are not repeated, stopped ones go on."""
     from coterie.lm.experiments import EXPERIMENTS, generated
     from coterie.lm.reproduce import reproduce as compare
     from coterie.lm.variants import chosen
 
-    if experiment not in EXPERIMENTS:
-        raise ValueError(f"there is no experiment {experiment!r}; there are: {', '.join(EXPERIMENTS)}")
+    if experiment not in (*EXPERIMENTS, "summarization"):
+        raise ValueError(
+            f"there is no experiment {experiment!r}; there are: {', '.join((*EXPERIMENTS, 'summarization'))}"
+        )
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
     given = {name: value for name, value in named.items() if value is not None} | dict(map(parse_option, setting or []))
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
-    chosen(names)  # before a text is made for them
-    if source is None and experiment == "generated":
-        source = str(generated(out).path)
-    elif source is None:
-        raise ValueError(f"{experiment} needs its text: give a file, a folder from `coterie lm prepare`, or text8")
     numbers = [int(seed) for seed in seeds.split(",")]
-    report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
+    report: object
+    if experiment == "summarization":
+        from coterie.summarization.reproduce import Plan
+        from coterie.summarization.reproduce import reproduce as compare_summarizers
+
+        if source is None:
+            raise ValueError("summarization needs pairs: give files, a folder, or what `summarize prepare` wrote")
+        plan = Plan(preset=preset, max_vocab=max_vocab, source_words=source_words, duc=duc)
+        report = compare_summarizers(source, out, names, numbers, console, plan, **given)
+    else:
+        chosen(names)  # before a text is made for them
+        if source is None and experiment == "generated":
+            source = str(generated(out).path)
+        elif source is None:
+            raise ValueError(f"{experiment} needs its text: give a file, a folder from `coterie lm prepare`, or text8")
+        report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
     if report is None:
         console.print("stopped; the same command goes on")
         raise typer.Exit(130)

@@ -15,6 +15,7 @@ from coterie.lm.trained import Trained
 from coterie.lm.variants import PUBLISHED, TABLE_1, VARIANTS, Variant
 from coterie.training.environment import describe
 from coterie.training.logs import read_journal
+from coterie.training.reporting import environments, how_it_was_made, spread
 from coterie.training.run import Run, read_json, write_json, write_whole
 
 
@@ -87,7 +88,7 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], publishe
         curves=found,
         paces=paces,
         published=published,
-        environments=environments(rows),
+        environments=environments(path for row in rows for path in row.paths),
         environment=describe(),
     )
     write_json(out / "report.json", asdict(report))
@@ -116,26 +117,6 @@ def figures(row: Row, train_words: int) -> Figures:
         published_perplexity=row.variant.perplexity,
         published_minutes=row.variant.minutes,
     )
-
-
-def environments(rows: list[Row]) -> list[dict[str, Any]]:
-    """Where the runs were made, each place once."""
-    found: list[dict[str, Any]] = []
-    for row in rows:
-        for path in row.paths:
-            for started in read_journal(Run(path).environments):
-                place = {key: started[key] for key in ("versions", "cuda", "hardware", "git")}
-                if place not in found:
-                    found.append(place)
-    return found
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    """The mean, and with several seeds ± their standard deviation."""
-    if not values:
-        return ""
-    mean = f"{statistics.mean(values):,.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
 def markdown(report: Report) -> str:
@@ -184,13 +165,7 @@ def markdown(report: Report) -> str:
     if report.clusters:
         lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
         lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
-    lines += ["", "## How it was made", "", f"`{report.environment['command']}`, {report.environment['date']}.", ""]
-    for place in report.environments:
-        hardware, versions = place["hardware"], place["versions"]
-        machine = ", ".join(hardware["gpus"]) or f"{hardware['cpu']}, {hardware['threads']} thread(s)"
-        commit = place["git"]["commit"][:12] + ("+" if place["git"]["changed"] else "") if place["git"] else "unknown"
-        named = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines.append(f"- {machine}; {named}; CUDA {place['cuda'] or 'none'}; commit {commit}")
+    lines += how_it_was_made(report.environment, report.environments)
     return "\n".join(lines) + "\n"
 
 

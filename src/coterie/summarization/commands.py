@@ -95,7 +95,9 @@ def train(
     log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
     evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
     patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
-    checkpoint_every: Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")] = None,
+    checkpoint_every: Annotated[
+        float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")
+    ] = None,
     graph: Annotated[bool | None, Option(help="on a GPU, replay the update as CUDA graphs")] = None,
 ) -> None:
     """Trains a summarizer; what is not given comes from the preset, or with --resume from the run itself."""

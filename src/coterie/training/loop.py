@@ -18,7 +18,6 @@ from coterie.training.run import Run
 from coterie.training.settings import TrainingSettings
 from coterie.training.update import Learner, Update
 
-
 # After an epoch a checkpoint is made sooner, but not so soon that short epochs are spent on writing.
 EPOCH_SHARE = 0.05
 

@@ -1,0 +1,149 @@
+"""The paper's summarization experiment: clusters of the titles, every head in the same trainer, titles, a report.
+
+What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.lm.corpus import VOCABULARY
+from coterie.lm.train import data as language_data
+from coterie.partition import Partition
+from coterie.summarization import clusters
+from coterie.summarization.corpus import Pairs
+from coterie.summarization.generate import Decoding, summarize
+from coterie.summarization.prepare import WORDS, prepare
+from coterie.summarization.report import Report, Row, write
+from coterie.summarization.score_command import read_lines
+from coterie.summarization.speed import Speed, measure
+from coterie.summarization.train import data, train
+from coterie.summarization.trained import Trained
+from coterie.summarization.variants import Variant, chosen
+from coterie.training.run import Run, read_json, write_json, write_whole
+from coterie.training.start import reopen
+
+TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
+DUC_TITLES = "duc.titles.txt"
+SIDE_BY_SIDE = (1, 16)  # sentences at a time when the speed of search is measured
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is beside the heads and the settings of their runs."""
+
+    preset: str = "best"
+    max_vocab: int | None = None  # the paper's
+    source_words: bool = False
+    duc: Path | None = None  # a folder with input.txt and task1_ref0.txt …
+    sentences: int = 100  # of the test that the speed of search is measured on
+    batch: int = 64  # sentences searched side by side when titles are written
+    title_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
+
+
+def reproduce(
+    source: str,
+    out: Path,
+    names: list[str],
+    seeds: list[int],
+    console: Console | None = None,
+    plan: Plan | None = None,
+    **given: Any,
+) -> Report | None:
+    """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
+
+    `source`: a folder from `coterie summarize prepare`, or pairs; `given`: settings of all runs, in place of their own.
+    """
+    plan = plan or Plan()
+    variants = chosen(names)
+    pairs = _pairs(source, out, plan)
+    pairs.part("test")
+    partition = None
+    if any(variant.titles for variant in variants.values()):
+        _say(console, "clusters from the titles")
+        partition = _clusters(pairs, out / "clusters", console, plan, given.get("device", "auto"))
+        if partition is None:
+            return None
+    rows = [
+        Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
+    ]
+    for at, seed in enumerate(seeds):
+        for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
+            _say(console, f"{row.variant.label}, seed {seed}")
+            seats = partition if row.variant.titles else None
+            if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
+                return None
+            _titles(pairs, row.paths[at], plan, given.get("device", "auto"))
+    _say(console, "the speed of search on a CPU")
+    speeds = _speeds(pairs, out / "decoding.json", rows, plan)
+    return write(out, pairs, rows, seeds, speeds, plan.duc, TITLES, DUC_TITLES)
+
+
+def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
+    """The prepared pairs, made from their source if that is not them already."""
+    if (Path(source) / VOCABULARY).exists():
+        return Pairs.open(source)
+    ready = out / "data"
+    if ready.exists():
+        return Pairs.open(ready)
+    return prepare([source], ready, max_vocab=plan.max_vocab or WORDS, source_words=plan.source_words)
+
+
+def _clusters(pairs: Pairs, path: Path, console: Console | None, plan: Plan, device: str) -> Partition | None:
+    """The clusters of the titles, learned if they are not there; None if that was stopped."""
+    settings = clusters.title_settings(**{"device": device, **(plan.title_settings or {})})
+    if Run(path).result.exists() and (path / clusters.PARTITION).exists():
+        reopen(language_data(pairs.titles()), path, settings)  # refuses one of other settings
+    elif clusters.cluster(pairs, path, settings, resume=True, console=console) is None:
+        return None
+    return clusters.load(path, pairs)
+
+
+def _finish(
+    pairs: Pairs, path: Path, variant: Variant, partition: Partition | None, preset: str, console: Console | None,
+    **given: Any,
+) -> bool:  # fmt: skip
+    """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
+    settings = variant.settings(preset, **given)
+    if Run(path).result.exists():
+        reopen(data(pairs, partition), path, settings)  # refuses one of other settings
+        return True
+    return train(pairs, path, settings, partition, resume=True, console=console).finished
+
+
+def _titles(pairs: Pairs, path: Path, plan: Plan, device: Any) -> None:
+    """Writes what a run makes of the test, and of DUC's sentences; once."""
+    wanted = [(TITLES, True, pairs.text("test", "article"))]
+    if plan.duc is not None:
+        wanted.append((DUC_TITLES, False, read_lines(plan.duc / "input.txt")))
+    for name, end, lines in wanted:
+        if not (path / name).exists():
+            trained = Trained.open(path, device)
+            if name == TITLES:
+                trained = replace(trained, raw=False)  # prepared text is tokens already
+            titles = summarize(trained, lines, Decoding(end=end, batch=plan.batch))
+            write_whole(path / name, "".join(f"{title}\n" for title in titles))
+
+
+def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed]:
+    """Measures the search of each variant's first run; once."""
+    known = [Speed(**speed) for speed in read_json(file)] if file.exists() else []
+    lines = pairs.text("test", "article")[: plan.sentences]
+    found = []
+    for row in rows:
+        for batch in SIDE_BY_SIDE:
+            wanted = (row.variant.label, len(lines), batch)
+            speed = next((one for one in known if (one.name, one.sentences, one.batch) == wanted), None)
+            if speed is None:
+                speed = measure(row.variant.label, row.paths[0], lines, batch)
+                known.append(speed)
+                write_json(file, [asdict(one) for one in known])
+            found.append(speed)
+    return found
+
+
+def _say(console: Console | None, what: str) -> None:
+    if console is not None:
+        console.print(what, highlight=False)
