@@ -89,7 +89,9 @@ def brute(found, article, length, beam, longest, end=True):
 
 
 @pytest.mark.parametrize("head", ["self-organized", "full", "hsm-frequency"])
-@pytest.mark.parametrize(("beam", "longest", "end"), [(1, 6, True), (3, 5, True), (4, 4, False), (6, 3, True)])
+@pytest.mark.parametrize(
+    ("beam", "longest", "end"), [(1, 6, True), (1, 9, False), (2, 6, False), (3, 5, True), (6, 3, True)]
+)
 @torch.no_grad()
 def test_it_is_the_plain_search(head, beam, longest, end):
     found = model(7, head, seed=1, sharp=2.0)

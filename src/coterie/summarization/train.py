@@ -61,7 +61,7 @@ class SummaryTask:
         return self.train.batch(step).to(self.device).parts()
 
     def loss(self, *batch: Tensor) -> Tensor:
-        """The mean loss of the titles' words."""
+        """The mean loss of the titles' words; of several processes, each one's own."""
         loss: Tensor = self.module(*batch)
         return loss
 
