@@ -14,14 +14,12 @@ import torch
 
 from coterie.lm.data import IGNORED
 from coterie.partition import random_partition
-from coterie.summarization import recurrent
 from coterie.summarization.batches import Batches, edges
 from coterie.summarization.build import build
 from coterie.summarization.clusters import cluster, load, title_settings
 from coterie.summarization.evaluate import evaluate
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.prepare import prepare
-from coterie.summarization.recurrent import LSTM
 from coterie.summarization.settings import PRESETS, from_preset
 from coterie.summarization.train import SummaryTask, data, train
 from coterie.summarization.trained import Trained
@@ -129,39 +127,6 @@ def test_every_parameter_learns_and_is_trained_once(pairs):
         assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in grouped)
     assert from_preset("paper").clip is None
     assert from_preset("best").tied
-
-
-def test_scaled_gradients_are_the_same_gradients(monkeypatch):
-    plain, scaled = LSTM(5, 7), LSTM(5, 7, half=True)
-    scaled.load_state_dict(plain.state_dict())
-    given = [torch.randn(3, 4, 5, requires_grad=True) for _ in range(2)]
-    states = [tuple(torch.randn(1, 3, 7, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (1, 2))
-              for _ in range(2)]  # fmt: skip
-    given[1].data.copy_(given[0].data)
-    weight = torch.randn(3, 4, 7)
-    inside = []
-    usual = torch.nn.LSTM.forward
-
-    def watched(self, rows, state=None):
-        output, after = usual(self, rows, state)
-        output.register_hook(inside.append)
-        return output, after
-
-    monkeypatch.setattr(torch.nn.LSTM, "forward", watched)
-    for layer, rows, state, go in (
-        (plain, given[0], states[0], plain.plain_pass),
-        (scaled, given[1], states[1], scaled.scaled_pass),
-    ):
-        output, (hidden, cell) = go(rows, state)
-        ((output * weight).sum() + hidden.sum() + cell.square().sum()).backward()
-        assert layer.scaled == (layer is scaled)
-    for mine, other in zip(
-        (given[1], *states[1], *scaled.parameters()), (given[0], *states[0], *plain.parameters()), strict=True
-    ):
-        torch.testing.assert_close(mine.grad, other.grad)
-    torch.testing.assert_close(inside[1], inside[0] * recurrent.SCALE)
-    scaled(given[1])  # on a CPU nothing is scaled
-    assert not scaled.scaled
 
 
 def test_evaluation_counts_every_word_of_the_titles(pairs):

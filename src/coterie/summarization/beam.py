@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.baselines.registry import Head
+from coterie.layers.lstm import State
 from coterie.summarization.model import Memory, Summarizer
-from coterie.summarization.recurrent import State
 
 # hidden (T, D) and k → log P and words of the k most probable, both (T, k)
 TopK = Callable[[Tensor, int], tuple[Tensor, Tensor]]

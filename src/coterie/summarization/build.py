@@ -30,9 +30,8 @@ def build(settings: Settings, counts: Tensor, eos: int, partition: Partition | N
         options |= {"partition": partition, "reorganize_every": None}
     head = registry.build(settings.head, settings.hidden, n_words, counts, **options)
     model = Summarizer(
-        n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout,
-        settings.half_lstm,
-    )  # fmt: skip
+        n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout
+    )
     if settings.tied:
         tie(head, model.embedding)
     if settings.initial_range is not None:

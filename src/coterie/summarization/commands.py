@@ -81,7 +81,6 @@ def train(
     dropout: Annotated[float | None, Option()] = None,
     tied: Annotated[bool | None, Option("--tied/--untied", help="one matrix for words in and out")] = None,
     initial_range: Annotated[float | None, Option(help="weights start uniform in ± this")] = None,
-    half_lstm: Annotated[bool | None, Option(help="on a GPU, LSTMs in float16")] = None,
     batch: Annotated[int | None, Option(help="pairs")] = None,
     optimizer: Annotated[str | None, Option(help="adagrad, adam or adamw")] = None,
     learning_rate: Annotated[float | None, Option()] = None,

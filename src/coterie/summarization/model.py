@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coterie.layers.embedding import Embedding
+from coterie.layers.lstm import LSTM, State
 from coterie.lm.data import IGNORED
-from coterie.summarization.recurrent import LSTM, State
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,16 @@ class Summarizer(nn.Module):
 
     def __init__(
         self, n_words: int, eos: int, embedding: int, hidden: int, head: nn.Module,
-        bidirectional: bool = False, dropout: float = 0.0, half: bool = False,
+        bidirectional: bool = False, dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.eos = eos
-        self.embedding = nn.Embedding(n_words, embedding)  # of both sides: they share their words
-        self.reader = LSTM(embedding, hidden, half)
-        self.backward_reader = LSTM(embedding, hidden, half) if bidirectional else None
+        self.embedding = Embedding(n_words, embedding)  # of both sides: they share their words
+        self.reader = LSTM(embedding, hidden)
+        self.backward_reader = LSTM(embedding, hidden) if bidirectional else None
         read = 2 * hidden if bidirectional else hidden
         self.bridge = nn.Linear(read, 2 * hidden)  # where the writer starts from
-        self.writer = LSTM(embedding, hidden, half)
+        self.writer = LSTM(embedding, hidden)
         self.key = nn.Linear(read, hidden, bias=False)
         self.combine = nn.Linear(read + hidden, hidden)
         self.dropout = nn.Dropout(dropout)

@@ -23,7 +23,6 @@ class Settings(TrainingSettings):
     dropout: float = 0.3  # on the embedding and on what the head is given
     tied: bool = True  # one matrix for the words that go in and those that come out
     initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
-    half_lstm: bool = False  # on a GPU, LSTMs in float16: faster, their gradients scaled to stay in its range
     batch: int = 128  # pairs
     head: str = "self-organized"
     head_options: dict[str, Any] = field(default_factory=dict)
