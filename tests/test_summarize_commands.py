@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -170,7 +172,7 @@ def test_the_report_says_what_the_runs_wrote(compared):
     assert report.differences["test"]["rouge1"] == pytest.approx([100 * value for value in expected])
     lead = [" ".join(line.split()[:8]) for line in pairs.text("test", "article")]
     assert report.lead.means["rouge2"] == pytest.approx([100 * rouge.full_length(lead, references).rouge2.mean()])
-    assert all(speed.equal == speed.sentences == 4 for speed in report.speeds)
+    assert [(speed.batch, speed.equal) for speed in report.speeds] == [(1, None), (16, None), (1, 4), (16, 4)]
     text = (out / "report.md").read_text()
     for wanted in ("Table 4", "Table 5", "Table 6", "TOPIARY", "words-lvt5k-1sent", "published, on other data",
                    "Examples", "first 8 words", "How it was made", "| 31.95 |", "63 |"):  # fmt: skip
@@ -191,6 +193,14 @@ def test_other_settings_are_refused_and_without_duc_it_says_so(compared):
     assert "DUC-2004 was not given" in (out / "report.md").read_text()
     assert not report.differences
     assert [speed.name for speed in report.speeds] == ["full softmax"] * 2
+
+
+def test_the_experiment_needs_no_command_line_and_no_tokenizer():
+    program = (
+        "import sys, coterie.summarization.reproduce; "
+        "assert not {'typer', 'nltk', 'rouge_score', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_command_prepares_the_pairs_itself(tmp_path):

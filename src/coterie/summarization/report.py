@@ -11,7 +11,7 @@ import numpy as np
 from coterie.summarization import rouge
 from coterie.summarization.bootstrap import Interval, difference, interval
 from coterie.summarization.corpus import Pairs
-from coterie.summarization.score_command import read_lines
+from coterie.summarization.sources import lines as lines_of
 from coterie.summarization.speed import Speed
 from coterie.summarization.variants import DUC, GIGAWORD, MINUTES, Variant
 from coterie.training.environment import describe
@@ -83,7 +83,7 @@ def write(
     recalls: dict[str, list[rouge.Scores]] = {}
     if duc is not None:
         files = sorted(duc.glob("task1_ref*.txt"))
-        wanted = list(zip(*(read_lines(file) for file in files), strict=True))
+        wanted = list(zip(*(lines_of(file) for file in files), strict=True))
         recalls = {
             row.name: [rouge.limited_recall(read_titles(path / duc_titles), wanted) for path in row.paths]
             for row in rows
@@ -233,13 +233,16 @@ def _time_table(report: Report) -> list[str]:
 
 
 def _speed_table(report: Report) -> list[str]:
+    if not report.speeds:
+        return []
     lines = ["", "## Searching on a CPU: beam of 5", ""]
-    lines += ["| | side by side | threads | exact pruned, sentences/s | all words, sentences/s | speed | same titles |"]
+    lines += ["| | side by side | threads | all words, sentences/s | exact pruned, sentences/s | speed | same titles |"]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for speed in report.speeds:
-        pruned, dense = (speed.sentences / seconds for seconds in (speed.pruned_seconds, speed.dense_seconds))
-        lines.append(
-            f"| {speed.name} | {speed.batch} | {speed.threads} | {pruned:.2f} | {dense:.2f} | {pruned / dense:.2f}× | "
-            f"{speed.equal} of {speed.sentences} |"
-        )
+        dense = speed.sentences / speed.dense_seconds
+        cells = ["", "", ""]
+        if speed.pruned_seconds is not None:
+            pruned = speed.sentences / speed.pruned_seconds
+            cells = [f"{pruned:.2f}", f"{pruned / dense:.2f}×", f"{speed.equal} of {speed.sentences}"]
+        lines.append(f"| {speed.name} | {speed.batch} | {speed.threads} | {dense:.2f} | {' | '.join(cells)} |")
     return lines

@@ -17,7 +17,7 @@ from coterie.summarization.corpus import Pairs
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.prepare import WORDS, prepare
 from coterie.summarization.report import Report, Row, write
-from coterie.summarization.score_command import read_lines
+from coterie.summarization.sources import lines
 from coterie.summarization.speed import Speed, measure
 from coterie.summarization.train import data, train
 from coterie.summarization.trained import Trained
@@ -38,7 +38,7 @@ class Plan:
     max_vocab: int | None = None  # the paper's
     source_words: bool = False
     duc: Path | None = None  # a folder with input.txt and task1_ref0.txt …
-    sentences: int = 100  # of the test that the speed of search is measured on
+    sentences: int = 50  # of the test, on which the speed of search on a CPU is measured; 0: it is not
     batch: int = 64  # sentences searched side by side when titles are written
     title_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
 
@@ -76,8 +76,10 @@ def reproduce(
             if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
                 return None
             _titles(pairs, row.paths[at], plan, given.get("device", "auto"))
-    _say(console, "the speed of search on a CPU")
-    speeds = _speeds(pairs, out / "decoding.json", rows, plan)
+    speeds = []
+    if plan.sentences:
+        _say(console, "the speed of search on a CPU")
+        speeds = _speeds(pairs, out / "decoding.json", rows, plan)
     return write(out, pairs, rows, seeds, speeds, plan.duc, TITLES, DUC_TITLES)
 
 
@@ -117,27 +119,27 @@ def _titles(pairs: Pairs, path: Path, plan: Plan, device: Any) -> None:
     """Writes what a run makes of the test, and of DUC's sentences; once."""
     wanted = [(TITLES, True, pairs.text("test", "article"))]
     if plan.duc is not None:
-        wanted.append((DUC_TITLES, False, read_lines(plan.duc / "input.txt")))
-    for name, end, lines in wanted:
+        wanted.append((DUC_TITLES, False, list(lines(plan.duc / "input.txt"))))
+    for name, end, sentences in wanted:
         if not (path / name).exists():
             trained = Trained.open(path, device)
             if name == TITLES:
                 trained = replace(trained, raw=False)  # prepared text is tokens already
-            titles = summarize(trained, lines, Decoding(end=end, batch=plan.batch))
+            titles = summarize(trained, sentences, Decoding(end=end, batch=plan.batch))
             write_whole(path / name, "".join(f"{title}\n" for title in titles))
 
 
 def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed]:
     """Measures the search of each variant's first run; once."""
     known = [Speed(**speed) for speed in read_json(file)] if file.exists() else []
-    lines = pairs.text("test", "article")[: plan.sentences]
+    sentences = pairs.text("test", "article")[: plan.sentences]
     found = []
     for row in rows:
         for batch in SIDE_BY_SIDE:
-            wanted = (row.variant.label, len(lines), batch)
+            wanted = (row.variant.label, len(sentences), batch)
             speed = next((one for one in known if (one.name, one.sentences, one.batch) == wanted), None)
             if speed is None:
-                speed = measure(row.variant.label, row.paths[0], lines, batch)
+                speed = measure(row.variant.label, row.paths[0], sentences, batch)
                 known.append(speed)
                 write_json(file, [asdict(one) for one in known])
             found.append(speed)
