@@ -23,6 +23,8 @@ from tests.pairs import news, tiny_pairs, write_gigaword, write_tsv
         ("BAGHDAD, Iraq, August 24 -- A car exploded.", "a car exploded ."),
         ("Dubai, Nov 3 (UNI) President Kalam spoke.", "president kalam spoke ."),
         ("ISLAMABAD: Groups met.", "groups met ."),
+        ("New Delhi - The minister spoke.", "the minister spoke ."),
+        ("Tim Henman - the favourite - won.", "tim henman - the favourite - won ."),
         ("IBM - the maker of computers - fell.", "ibm - the maker of computers - fell ."),
         ("<Royal Bank of Canada> and Maxtor <MXTR.O> agreed.", "royal bank of canada and maxtor agreed ."),
         ("&lt;b&gt;Go&lt;/b&gt; &amp; win<br/>now", "go & win now"),
@@ -46,6 +48,9 @@ def test_sentences_become_tokens(raw, tokens):
         ("UPDATE 1-Rangers crash out", "rangers crash out"),
         ("Sun to Return (Update2)", "sun to return"),
         ("Santa Clara Wins ...", "santa clara wins"),
+        ("Santa Clara Knocks Off No. 4 North & ...&", "santa clara knocks off no. # north"),
+        ("Blair May Call Election ? & ... &", "blair may call election"),
+        ("AT&T ... and S & P", "at & t ... and s & p"),
     ],
 )
 def test_titles_become_tokens(raw, tokens):

@@ -28,6 +28,8 @@ DATELINE = re.compile(
     r"^[A-Z][A-Z.'/ -]{2,40}(?:,\s[A-Z][A-Za-z.]*(?:\s[A-Z][A-Za-z.]*){0,2})*(?:,\s[A-Z][a-z]+\.?\s\d{1,2})?"
     r"\s*(?:--?|:)\s+(?=[\"'`A-Z0-9$])"
 )
+PLACE = re.compile(r"^[A-Z][a-z]+(?:\s[A-Z][a-z]+)?\s--?\s(?=[\"A-Z])")  # `London - The …`
+CUT_SHORT = re.compile(r"(?:\s*\?\s*(?=&))?[\s&]*\.\.\.[\s&]*$")  # a feed's `… violence on & ... &`
 UPDATE = re.compile(r"^(?:UPDATE|Update)\s*\d+\s*[-:]\s*|^(?:CORRECTED|CORRECT|WRAPUP|ADVISORY)\s*\d*\s*[-:]\s*")
 AGENCY_LAST = re.compile(rf"\s*\((?:{AGENCIES}|Update\s*\d*|Correct(?:ed)?)\)\s*$")
 CHARACTERS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": " -- ", "–": " -- ", "\u00a0": " ", "•": " "})
@@ -48,7 +50,7 @@ LOOSE_NOT = re.compile(r"n\s'\s?t\b")  # a feed's `weren 't`
 def article(raw: str) -> list[str]:
     """The tokens of a sentence that is to be summarized."""
     text = _plain(raw)
-    for mark in (AGENCY_FIRST, AGENCY_IN_BRACKETS, DATELINE):
+    for mark in (AGENCY_FIRST, AGENCY_IN_BRACKETS, DATELINE, PLACE):
         text = mark.sub("", text, count=1)
     return tokens(text)
 
@@ -56,7 +58,7 @@ def article(raw: str) -> list[str]:
 def title(raw: str) -> list[str]:
     """The tokens of a headline."""
     text = UPDATE.sub("", AGENCY_LAST.sub("", _plain(raw)))
-    return tokens(text.strip().removesuffix("..."))
+    return tokens(CUT_SHORT.sub("", text))
 
 
 def tokens(text: str) -> list[str]:
