@@ -188,6 +188,16 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize(
+    "head", ["hsm-similarity", "hsm-huffman", "importance", "nce", "differentiated", "cnn", "adaptive"]
+)
+def test_heads_that_learn_from_the_text_are_given_the_titles(pairs, tmp_path, head):
+    train(pairs, tmp_path / "run", small(epochs=1, head=head, tied=False))
+    trained = Trained.open(tmp_path / "run", "cpu")
+    saved = checkpoint.load(tmp_path / "run/model.pt")["model"]
+    assert all(torch.equal(value, saved[name]) for name, value in trained.model.state_dict().items())
+
+
 def test_clusters_of_another_vocabulary_are_refused_by_their_words(pairs, tmp_path):
     words = [*pairs.words[:-1], "stranger"]
     partition = random_partition(pairs.counts, 8, 20, 10_000)

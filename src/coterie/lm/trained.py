@@ -56,7 +56,7 @@ class Trained:
         settings = Settings.from_dict(config["settings"])
         counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
         # What a head was made from is in its state: no text is read again, no clusters are looked for.
-        material = Material(vocabulary["words"], np.empty(0, np.int64), _clusters(content["model"]))
+        material = Material(vocabulary["words"], np.empty(0, np.int64), saved_clusters(content["model"]))
         model = build(settings, counts, material)
         model.load_state_dict(content["model"])
         how = vocabulary["source"]["settings"]
@@ -82,7 +82,7 @@ class Trained:
         return {word: number for number, word in enumerate(self.words)}
 
 
-def _clusters(state: dict[str, Tensor]) -> Partition | None:
+def saved_clusters(state: dict[str, Tensor]) -> Partition | None:
     """Those of a saved model whose head has some."""
     cluster_of, clusters = state.get("head.partition.cluster_of"), state.get("head.cluster_weight")
     return None if cluster_of is None or clusters is None else Partition(cluster_of, clusters.shape[0])

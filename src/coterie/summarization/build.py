@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.baselines import registry
+from coterie.baselines import Material, registry
 from coterie.lm.build import draw_weights, tie
 from coterie.partition import Partition
 from coterie.summarization.model import Summarizer
@@ -17,10 +17,12 @@ from coterie.summarization.settings import Settings
 CLUSTERED = ("self-organized", "self-organized-paper")
 
 
-def build(settings: Settings, counts: Tensor, eos: int, partition: Partition | None = None) -> Summarizer:
+def build(
+    settings: Settings, counts: Tensor, eos: int, partition: Partition | None = None, material: Material | None = None
+) -> Summarizer:
     """The model, on the CPU; `counts` (V,). The same settings give the same weights.
 
-    `partition`: the clusters of the head, which stay as they are.
+    `partition`: the clusters of the head, which stay as they are. `material`: what else the head may need.
     """
     torch.manual_seed(settings.seed)
     n_words = counts.numel()
@@ -28,7 +30,7 @@ def build(settings: Settings, counts: Tensor, eos: int, partition: Partition | N
     if partition is not None:
         check_partition(settings.head, partition, n_words)
         options |= {"partition": partition, "reorganize_every": None}
-    head = registry.build(settings.head, settings.hidden, n_words, counts, **options)
+    head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
         n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout
     )

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.corpus import VOCABULARY
 from coterie.partition import Partition
@@ -44,7 +45,8 @@ class SummaryTask:
         self.valid = Batches(pairs.part("valid"), settings.batch, 0, longest=longest)
         self.steps_per_epoch = self.train.steps
         self.words_per_step = len(pairs.part("train").title.ids) // self.train.steps  # about
-        self.model = build(settings, pairs.counts, pairs.eos, partition).to(device)
+        material = Material(vocabulary=pairs.words, text=pairs.part("train").title.ids)
+        self.model = build(settings, pairs.counts, pairs.eos, partition, material).to(device)
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         self.graphable: bool = getattr(head, "graphable", True)

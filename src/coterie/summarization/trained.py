@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from coterie.baselines import Material
 from coterie.lm.corpus import EOS, VOCABULARY
+from coterie.lm.trained import saved_clusters
 from coterie.partition import Partition
 from coterie.summarization import normalise
 from coterie.summarization.build import build
@@ -51,7 +54,10 @@ class Trained:
         partition = Partition.load(path / PARTITION) if (path / PARTITION).exists() else None
         words = vocabulary["words"]
         counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
-        model = build(settings, counts, words.index(EOS), partition)
+        # What a head was made from is in its state: no titles are read again, no clusters are looked for.
+        saved = None if partition is not None else saved_clusters(content["model"])
+        material = Material(words, np.empty(0, np.int64), saved)
+        model = build(settings, counts, words.index(EOS), partition, material)
         model.load_state_dict(content["model"])
         how = vocabulary["source"]["settings"]
         return cls(path, model.to(where).eval(), settings, words, how["raw"], how["longest_article"], where)
