@@ -37,10 +37,13 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All lines of a journal; [] if there is none."""
+    """All lines of a journal; [] if there is none. A line that is still being written is not one yet."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it does not hold a line of JSON for every measurement") from error
 
 
 class Board:

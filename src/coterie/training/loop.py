@@ -14,6 +14,7 @@ from coterie.training.distributed import World
 from coterie.training.graph import graphed
 from coterie.training.interrupt import Interrupt
 from coterie.training.logs import Board, Display, Journal
+from coterie.training.moves import MovesJournal
 from coterie.training.run import Run
 from coterie.training.settings import TrainingSettings
 from coterie.training.update import Learner, Update
@@ -79,7 +80,7 @@ class Trainer:
         self.update = Update(task, self.optimizer, settings.clip, device, self.precision)
         self.total = settings.epochs * task.steps_per_epoch
         self.progress = Progress()
-        self.positions = [0, 0]  # bytes of the two journals at the last checkpoint
+        self.positions = [0, 0, 0]  # bytes of the journals at the last checkpoint
 
     def resume(self) -> None:
         """Goes on from the last checkpoint, if there is one."""
@@ -93,7 +94,7 @@ class Trainer:
                 "as many as before"
             )
         self.progress = Progress(**content["progress"])
-        self.positions = content["positions"]
+        self.positions = (content["positions"] + [0])[:3]  # older checkpoints do not know of who moved
         self.task.model.load_state_dict(content["model"])
         optimizers.load(self.optimizer, content["optimizer"])
         own = ranks[self.world.rank]
@@ -132,6 +133,7 @@ class Trainer:
             progress.summed += 1
             if (moved := task.updated()) is not None and self.world.main:
                 self.journals[1].write({"step": progress.step, **moved})
+                self.journals[2].reorganized(progress.step)
                 self.board.write("reorganisation", {"step": progress.step, **moved})
             epoch_over = progress.step % task.steps_per_epoch == 0
             look = epoch_over or bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
@@ -234,8 +236,11 @@ class Trainer:
 
     def _open(self) -> None:
         if self.world.main:
-            paths = (self.run.log, self.run.reorganizations)
-            self.journals = [Journal(path, keep) for path, keep in zip(paths, self.positions, strict=True)]
+            run, (log, reorganizations, moves) = self.run, self.positions
+            self.journals = (
+                Journal(run.log, log), Journal(run.reorganizations, reorganizations),
+                MovesJournal(run.moves, moves, self.task.model, self.progress.step),
+            )  # fmt: skip
             self.board = Board(self.run.path / "tensorboard", self.progress.step)
 
     def _close(self) -> None:

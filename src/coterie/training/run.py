@@ -19,6 +19,7 @@ class Run:
         self.environments = path / "environment.jsonl"  # a line each time the run was started
         self.log = path / "log.jsonl"
         self.reorganizations = path / "reorganisations.jsonl"
+        self.moves = path / "moves.jsonl"  # who moved at each of them, packed
         self.checkpoint = path / "checkpoint.pt"  # to go on from
         self.best = path / "model.pt"  # the best model so far, to use
         self.result = path / "result.json"  # there once the run is finished
@@ -33,7 +34,8 @@ class Run:
                 raise ValueError(f"{path} is there and is not a run: choose another name for --out")
             if not force:
                 raise ValueError(f"{path} holds a run: go on with it (--resume) or replace it (--force)")
-            for old in (run.checkpoint, run.best, run.log, run.reorganizations, run.result, run.environments):
+            kept = (run.checkpoint, run.best, run.log, run.reorganizations, run.moves, run.result, run.environments)
+            for old in kept:
                 old.unlink(missing_ok=True)
             for event in path.glob("tensorboard/events.out.*"):
                 event.unlink()
