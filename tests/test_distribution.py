@@ -100,6 +100,8 @@ def test_cluster_log_prob_is_the_mass_of_the_clusters():
         words = head.partition.members(cluster)
         expected = log_p[:, words].logsumexp(1) if words.numel() else torch.full((4,), -torch.inf, dtype=log_p.dtype)
         assert torch.allclose(head.cluster_log_prob(hidden)[:, cluster], expected)
+        inside = head.member_log_prob(hidden.reshape(2, 2, WIDTH), cluster).reshape(4, -1)
+        assert torch.allclose(inside + expected[:, None], log_p[:, words])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

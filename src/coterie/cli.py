@@ -11,6 +11,8 @@ except ImportError:  # the layer itself needs neither
 
 from coterie.bench.command import bench
 from coterie.lm.commands import clusters, lm, reproduce
+from coterie.report.command import report
+from coterie.serve.command import serve
 from coterie.summarization.commands import summarize
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -40,6 +42,8 @@ app.add_typer(summarize, name="summarize")
 app.command()(bench)
 app.command()(clusters)
 app.command()(reproduce)
+app.command()(report)
+app.command()(serve)
 
 
 def main() -> None:

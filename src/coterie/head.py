@@ -255,6 +255,12 @@ class SelfOrganizedSoftmax(nn.Module):
         _, _, log_clusters = self._answer(hidden)
         return log_clusters.reshape(*hidden.shape[:-1], self.n_clusters)
 
+    def member_log_prob(self, hidden: Tensor, cluster: int) -> Tensor:
+        """log P(w|c, h) of the words of one cluster, in the order of `partition.members`: (..., D) → (..., S)."""
+        words, word_hidden, _ = self._answer(hidden)
+        members = self.partition.members(cluster)
+        return words.logits_of(word_hidden, members).log_softmax(-1).reshape(*hidden.shape[:-1], members.numel())
+
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable class: (..., D) → (...)."""
         return self.topk(hidden, 1)[1].squeeze(-1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 import torch
-import torch.nn.functional as F
 
+from coterie.company import nearest, next_best
 from coterie.lm.trained import Trained
 
 
@@ -58,7 +58,6 @@ def cluster(trained: Trained, number: int, length: int | None) -> Cluster:
     return Cluster(number, members.numel(), share, [trained.words[word] for word in frequent.tolist()])
 
 
-@torch.no_grad()
 def company(trained: Trained, word: str, length: int = 12, runners_up: int = 3) -> Company:
     """The company of one word."""
     if word not in trained.id_of:
@@ -68,13 +67,7 @@ def company(trained: Trained, word: str, length: int = 12, runners_up: int = 3) 
     head, at = trained.organized, trained.id_of[word]
     own = int(head.partition.cluster_of[at])
     members = head.partition.members(own)
-    likeness = F.cosine_similarity(head.weight[members], head.weight[at], dim=-1)
-    near = [int(other) for other in members[likeness.argsort(descending=True)] if int(other) != at][:length]
-    next_best: list[Cluster] = []
-    if head.statistic is not None and bool(head.statistic.seen[at]):
-        wish = head._scores(head.statistic)(torch.tensor([at], device=trained.device))[0]  # (C,)
-        wish[own] = -torch.inf
-        wish[head.partition.sizes == 0] = -torch.inf
-        order = wish.argsort(descending=True)[:runners_up].tolist()
-        next_best = [cluster(trained, number, length) for number in order if wish[number] > -torch.inf]
-    return Company(word, cluster(trained, own, length), [trained.words[other] for other in near], next_best)
+    near = members[nearest(head, own, length)[int((members == at).nonzero())]].tolist()
+    others = next_best(head, torch.tensor([at], device=trained.device), runners_up)[0].tolist()
+    found = [cluster(trained, number, length) for number in others if number >= 0]
+    return Company(word, cluster(trained, own, length), [trained.words[other] for other in near], found)

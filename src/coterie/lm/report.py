@@ -1,6 +1,7 @@
 """The report of a comparison: tables with the published figures beside ours, a figure, clusters; Markdown and JSON."""
 
 import statistics
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from coterie.lm import pace
 from coterie.lm.clusters import Cluster, table
 from coterie.lm.corpus import Corpus
 from coterie.lm.evaluate import unigram_perplexity
-from coterie.lm.figure import Curves, curves, draw
 from coterie.lm.trained import Trained
 from coterie.lm.variants import PUBLISHED, TABLE_1, VARIANTS, Variant
+from coterie.report.curves import Curves, curves
+from coterie.report.figures import draw_curves
 from coterie.training.environment import describe
 from coterie.training.logs import read_journal
 from coterie.training.reporting import environments, how_it_was_made, spread
@@ -61,7 +63,7 @@ class Report:
 
 
 def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], published: bool = True) -> Report:
-    """Reads what the runs wrote, and writes report.md, report.json, figure1.png and figure2.png.
+    """Reads what the runs wrote, and writes report.md, report.json and the figures.
 
     `published`: whether the paper's figures are of this text, and stand beside ours.
     """
@@ -74,7 +76,8 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], publishe
         trained = Trained.open(organized.paths[0], "cpu")
         shown = table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
         found = curves(organized.paths[0])
-        draw(found, out / "figure1.png")
+        with suppress(ImportError):  # without matplotlib there is no figure; its data is in the report all the same
+            draw_curves(found, out / "figure1")
     paces = [pace.pace(row.variant.label, row.paths[0]) for row in rows]
     pace.draw(paces, out / "figure2.png")
     described = {"path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev)}

@@ -72,10 +72,13 @@ class Trained:
             raise ValueError(f"{self.path} was trained with the head {self.settings.head!r}, which has no clusters")
         return self.model.head
 
+    def tokens(self, text: str) -> list[str]:
+        """The words of a text, split as the training text was."""
+        return [token for part in split([text], self.lower, self.eos) for token in part]
+
     def ids(self, text: str) -> list[int]:
-        """The words of a text, split as the training text was; unknown ones are <unk>."""
-        tokens = [token for part in split([text], self.lower, self.eos) for token in part]
-        return [self.id_of.get(token, self.id_of[UNK]) for token in tokens]
+        """Their numbers; unknown ones are <unk>."""
+        return [self.id_of.get(token, self.id_of[UNK]) for token in self.tokens(text)]
 
     @cached_property
     def id_of(self) -> dict[str, int]:

@@ -1,0 +1,1 @@
+"""A trained model behind a small, bounded web service: the report's page, live."""
