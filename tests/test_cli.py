@@ -17,6 +17,9 @@ def test_demo_runs_and_prints_its_table(tmp_path):
     written = json.loads((tmp_path / "runs" / "demo.json").read_text())
     assert set(written["results"]) == {"full softmax", "self-organized"}
     assert written["environment"]["versions"]["torch"]
+    page = tmp_path / "runs" / "demo.html"
+    assert f"open {page.as_uri()}" in done.stdout.splitlines()[-1]
+    assert "explorer-1" in page.read_text()
 
 
 def test_mistakes_are_answered_without_a_traceback():

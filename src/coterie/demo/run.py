@@ -6,7 +6,8 @@ Shapes: V words.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,12 @@ from coterie.baselines import FullSoftmax
 from coterie.demo.grammar import Grammar
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.model import LanguageModel, batches, mean_loss
-from coterie.measures import Measures
+from coterie.measures import Measures, Reorganization
+from coterie.report.collect import Content
+from coterie.report.curves import Curves
+from coterie.report.explorer import Organized
+from coterie.training.environment import describe
+from coterie.training.moves import History, Move
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class Result:
     agreement: list[float] = field(default_factory=list)  # with the grammar's classes: at the start, after each epoch
     measures: Measures | None = None
     seconds: float = 0.0
+    curves: Curves = field(default_factory=Curves)
+    moves: list[Move] = field(default_factory=list)  # of the words, from the start on
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; without the moves, which are too many to read."""
+        return asdict(replace(self, moves=[]))
 
 
 Tick = Callable[[int, float], None]  # updates done, training perplexity
@@ -54,6 +66,8 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
     organizing = isinstance(head, SelfOrganizedSoftmax)
     result = Result(agreement=[agreement(head, grammar)] if organizing else [])
     steps = batches(text, setting.sequences, setting.length)
+    history = History(head.partition.cluster_of) if isinstance(head, SelfOrganizedSoftmax) else None
+    result.moves = history.moves if history else []
     for epoch in range(setting.epochs):
         state = None
         start = time.perf_counter()
@@ -62,18 +76,30 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if isinstance(head, SelfOrganizedSoftmax):
-                head.step()
+            if isinstance(head, SelfOrganizedSoftmax) and (moved := head.step()) is not None:
+                _note(result.curves, n, moved)
+                assert history is not None
+                history.add(n, head.partition.cluster_of)
             if n % 10 == 0:
                 tick(n, math.exp(min(float(loss.detach()), 20.0)))
         result.seconds += time.perf_counter() - start
         result.perplexity.append(math.exp(mean_loss(model, dev, setting.sequences, setting.length)))
+        result.curves.evaluated.append((epoch + 1) * len(steps))
+        result.curves.perplexity.append(result.perplexity[-1])
         if isinstance(head, SelfOrganizedSoftmax):
             result.agreement.append(agreement(head, grammar))
             head.eval()
             result.measures = head.measures()
             head.train()
+            result.curves.cluster_perplexity.append(result.measures.cluster_perplexity)
+            result.curves.in_cluster_perplexity.append(result.measures.in_cluster_perplexity)
     return result
+
+
+def _note(curves: Curves, step: int, moved: Reorganization) -> None:
+    curves.reorganized.append(step)
+    curves.share_of_words.append(moved.share_of_words)
+    curves.share_of_mass.append(moved.share_of_mass)
 
 
 def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Callable[[], nn.Module]]:
@@ -109,3 +135,28 @@ def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: 
         label = f"{grammar.class_names[most]} ({int((classes == most).sum())} of {words.numel()})"
         rows.append((label, [grammar.words[word] for word in frequent.tolist()]))
     return rows
+
+
+def contents(
+    results: dict[str, Result], setting: Setting, words: list[str], counts: Tensor, head: SelfOrganizedSoftmax
+) -> list[Content]:
+    """The results as a page shows them; `counts` (V,), `head` the one that has organised itself."""
+    return [
+        Content(
+            name=name,
+            head=name,
+            curves=result.curves,
+            facts={
+                **(asdict(result.measures) if result.measures else {}),
+                "perplexity": min(result.perplexity),
+                "words": len(words),
+                "updates": result.curves.evaluated[-1],
+                "seconds": result.seconds,
+                "words_per_second": setting.epochs * setting.words / result.seconds,
+            },
+            settings=asdict(setting),
+            environment=describe(),
+            organized=Organized(head, words, counts, result.moves) if result.moves else None,
+        )
+        for name, result in results.items()
+    ]

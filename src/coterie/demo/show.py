@@ -11,10 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from coterie.demo.grammar import default_grammar
-from coterie.demo.run import Setting, heads, some_clusters, train
+from coterie.demo.run import Setting, contents, heads, some_clusters, train
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.model import batches
+from coterie.report import page as pages
 from coterie.training.environment import describe
+from coterie.training.run import write_whole
 
 
 def advance(progress: Progress, task: TaskID, done: int, perplexity: float) -> None:
@@ -74,8 +76,15 @@ def show(console: Console, setting: Setting, out: Path) -> None:
         "environment": describe(),
         "setting": asdict(setting),
         "grammar_perplexity": grammar.perplexity,
-        "results": {name: asdict(result) for name, result in results.items()},
+        "results": {name: result.to_dict() for name, result in results.items()},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     console.print(f"All figures are in {out}")
+    page = out.with_suffix(".html")
+    try:
+        write_whole(page, pages.build(contents(results, setting, grammar.words, counts, organized)))
+    except ImportError as error:
+        console.print(f"There is no page to look at: {error}")
+    else:
+        console.print(f"To look at them and at the clusters, open {page.resolve().as_uri()}", soft_wrap=True)

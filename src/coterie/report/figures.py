@@ -121,7 +121,8 @@ def _canvas() -> Iterator[Any]:
 
     style: dict[Any, Any] = {
         "svg.fonttype": "none", "svg.hashsalt": "coterie", "text.parse_math": False,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+        "legend.frameon": False,
     }  # fmt: skip
     with pyplot.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")

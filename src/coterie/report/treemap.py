@@ -21,10 +21,10 @@ def positions(vectors: Floats, seed: int = 0) -> Floats:
     from sklearn.preprocessing import normalize
 
     n = vectors.shape[0]
-    if n == 1:
-        return np.zeros((1, 2))
     unit = normalize(np.nan_to_num(vectors.astype(np.float64), posinf=0.0, neginf=0.0))
-    if n < 8 or np.ptp(unit, axis=0).max() < 1e-9:
+    if n == 1 or np.ptp(unit, axis=0).max() < 1e-9:
+        return np.zeros((n, 2))
+    if n < 8:
         found = np.zeros((n, 2))
         kept = min(2, n, unit.shape[1])
         found[:, :kept] = PCA(kept, svd_solver="full").fit_transform(unit)

@@ -4,14 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from coterie.lm.trained import Trained
 from coterie.serve.predictor import Predictor
 from coterie.serve.worker import Worker
 from coterie.training.settings import Device
 
+# JSON has one kind of number: 3.0 is a whole one.
+Whole = Annotated[int, BeforeValidator(lambda given: int(given) if _whole(given) else given)]
 Probability = Annotated[float, Field(ge=0, le=1.000001, description="a probability, up to rounding")]
+
+
+def _whole(given: Any) -> bool:
+    return isinstance(given, float) and given.is_integer()
 
 
 class Strict(BaseModel):
@@ -24,14 +30,14 @@ class Beginning(Strict):
     """What to go on from."""
 
     text: str = Field("", max_length=4000, description="the beginning of a text; empty: what is expected anywhere")
-    words: int = Field(20, ge=1, le=100, description="how many of the most probable words to name")
+    words: Whole = Field(20, ge=1, le=100, description="how many of the most probable words to name")
 
 
 class Opening(Strict):
     """Which cluster to open."""
 
     text: str = Field("", max_length=4000)
-    cluster: int = Field(ge=0, le=2**31 - 1)
+    cluster: Whole = Field(ge=0, le=2**31 - 1)
 
 
 class Read(BaseModel):

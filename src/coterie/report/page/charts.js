@@ -72,7 +72,7 @@ let shown = null;
 
 async function drawCharts() {
   const target = $("#charts"), colours = COLOURS[theme()], parts = [];
-  const above = figureOf("Perplexity on the development text (log scale)", { height: 360, y_axis_type: "log" });
+  const above = figureOf("Perplexity on the development text", { height: 360, y_axis_type: "log" });
   const ticker = new Bokeh.FixedTicker({ ticks: logTicks() });
   above.yaxis.ticker = ticker;
   above.ygrid.ticker = ticker;

@@ -3,15 +3,17 @@
 const FIRST = 48; // words of a cluster before one asks for all
 const EVENTS = 6; // reorganisations of a cluster before one asks for all
 
+const explorable = summary.runs.map((_, run) => run).filter((run) => document.getElementById(`explorer-${run}`));
 let model = null, moves = null, map = null;
 let movesReady = Promise.resolve();
 
 async function openExplorer(run) {
   const held = await unpack(`explorer-${run}`);
-  if (map) map.remove();
+  map?.remove();
   model = new Model(run, held);
   moves = null;
   map = new ClusterMap($("#map"), model, (number) => go({ cluster: number }));
+  $("#map").dataset.run = $("#which select").value = run;
   map.measure = $("#measure :checked").value;
   map.place();
   movesReady = unpack(`history-${run}`).then((history) => {
@@ -25,21 +27,17 @@ async function openExplorer(run) {
 
 function go(what) {
   const wanted = new URLSearchParams();
-  if (model.run) wanted.set("run", model.run);
+  if (model.run !== explorable[0]) wanted.set("run", model.run);
   for (const [name, value] of Object.entries(what)) wanted.set(name, value);
   if (location.hash === `#${wanted}`) follow();
   else location.hash = wanted;
 }
 
-async function follow() {
+function follow() {
   const asked = new URLSearchParams(location.hash.slice(1));
   if (!model) return;
-  const run = Number(asked.get("run") ?? 0);
-  if (asked.size && run !== model.run && document.getElementById(`explorer-${run}`)) {
-    $("#which select").value = run;
-    await openExplorer(run);
-    return;
-  }
+  const run = Number(asked.get("run") ?? explorable[0]);
+  if (run !== model.run && explorable.includes(run)) return openExplorer(run);
   const word = asked.has("word") ? Number(asked.get("word")) : -1;
   const number = asked.has("cluster") ? Number(asked.get("cluster")) : -1;
   if (word in model.words) showWord(word);
@@ -94,7 +92,7 @@ const chips = () => el("div", { class: "chips" });
 
 function show(...content) {
   const detail = $("#detail");
-  detail.replaceChildren(el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => { location.hash = ""; } }, "×"), ...content.flat());
+  detail.replaceChildren(el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => go({}) }, "×"), ...content.flat());
   detail.scrollTop = 0;
   if (window.innerWidth < 1000) detail.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }

@@ -16,6 +16,7 @@ function startLive() {
   let timer = 0;
   field.addEventListener("input", () => {
     clearTimeout(timer);
+    opened = null;
     timer = setTimeout(predict, PAUSE);
   });
   predict();
@@ -27,7 +28,7 @@ async function predict() {
     const told = await ask("api/predict", { text });
     if (mine !== asked) return; // a later question is on its way
     $("#read").replaceChildren(...readAs(told.read));
-    if (opened === null || !told.clusters.some((cluster) => cluster.cluster === opened)) opened = told.clusters[0]?.cluster ?? null;
+    opened ??= told.clusters[0]?.cluster ?? null; // the most probable, if none was chosen
     await answer(told, text, mine);
   } catch (error) {
     if (mine === asked) $("#answer").replaceChildren(el("p", { class: "fault", role: "alert" }, error.message));
@@ -42,7 +43,7 @@ function readAs(read) {
 }
 
 function bar(share, most, content, note, press, chosen) {
-  const made = el("button", { type: "button", class: "bar", onclick: press, "aria-pressed": chosen }, el("span", { class: "said" }, content), el("span", { class: "value" }, note));
+  const made = el("button", { type: "button", class: "bar", onclick: press, "aria-pressed": chosen === undefined ? null : String(chosen) }, el("span", { class: "said" }, content), el("span", { class: "value" }, note));
   made.style.setProperty("--share", Math.min(1, share / most));
   return el("li", {}, made);
 }

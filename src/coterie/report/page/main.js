@@ -65,19 +65,14 @@ async function start() {
   startTheme();
   startHeadline();
   startSettings();
-  const explorable = summary.runs.map((_, n) => n).filter((n) => document.getElementById(`explorer-${n}`));
   if (explorable.length) {
     $("#explorer").hidden = false;
-    if (explorable.length > 1) {
-      $("#which").hidden = false;
-      const select = $("#which select");
-      select.append(...explorable.map((n) => el("option", { value: n }, cut(summary.runs[n].name))));
-      select.addEventListener("change", () => { location.hash = `run=${select.value}`; });
-    }
+    $("#which").hidden = explorable.length === 1;
+    const select = $("#which select");
+    select.append(...explorable.map((run) => el("option", { value: run }, cut(summary.runs[run].name))));
+    select.addEventListener("change", () => { location.hash = new URLSearchParams({ run: select.value }); });
     const asked = Number(new URLSearchParams(location.hash.slice(1)).get("run") ?? explorable[0]);
-    const first = explorable.includes(asked) ? asked : explorable[0];
-    if (explorable.length > 1) $("#which select").value = first;
-    await openExplorer(first);
+    await openExplorer(explorable.includes(asked) ? asked : explorable[0]);
     startSearch();
     $("#measure").addEventListener("change", (event) => { map.measure = event.target.value; map.place(); });
     addEventListener("hashchange", follow);
