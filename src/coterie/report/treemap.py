@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+LYING = 1.3  # how much wider than high a part is before it is cut from top to bottom: words need width
 LEAST = 1e-4  # of the mean area: a cluster without mass is still there to be found
 
 
@@ -44,7 +45,7 @@ def rectangles(areas: Floats, places: Floats, width: float, height: float) -> Fl
         if items.size == 1:
             found[items[0]] = left, top, w, h
             continue
-        axis = 0 if w >= h else 1
+        axis = 0 if w >= LYING * h else 1
         items = items[np.argsort(places[items, axis], kind="stable")]
         mass = areas[items].cumsum()
         cut = int(np.abs(mass[:-1] - mass[-1] / 2).argmin()) + 1

@@ -2,10 +2,17 @@
 
 const summary = JSON.parse(document.getElementById("summary").textContent);
 
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let n = 0; n < letters.length; n++) bytes[n] = letters.charCodeAt(n);
+  return bytes;
+}
+
 async function unpack(name) {
   const held = document.getElementById(name);
   if (!held) return null;
-  const bytes = Uint8Array.from(atob(held.textContent), (letter) => letter.charCodeAt(0));
+  const bytes = fromBase64(held.textContent);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }

@@ -73,6 +73,7 @@ async function start() {
     select.addEventListener("change", () => { location.hash = new URLSearchParams({ run: select.value }); });
     const asked = Number(new URLSearchParams(location.hash.slice(1)).get("run") ?? explorable[0]);
     await openExplorer(explorable.includes(asked) ? asked : explorable[0]);
+    performance.mark("explorer");
     startSearch();
     $("#measure").addEventListener("change", (event) => { map.measure = event.target.value; map.place(); });
     addEventListener("hashchange", follow);

@@ -1,5 +1,24 @@
 // The map: a button for each cluster, where the report has laid it out; the arrow keys move across it.
 
+const pen = document.createElement("canvas").getContext("2d");
+
+// The words that fit into so many lines of a width, broken between words. The first must be there, cut if it has to be;
+// of the others those too long are left out.
+function fitting(words, width, lines, size, font) {
+  const found = [];
+  let line = 1, used = 0;
+  for (const word of words) {
+    pen.font = `${found.length ? "" : "600 "}${size}px ${font}`;
+    const wide = pen.measureText(`${cut(word)} `).width;
+    if (found.length && wide > width) continue;
+    const next = used && used + wide > width ? line + 1 : line;
+    if (next > lines || width < 4 * size / 2) break;
+    [line, used] = [next, next > line ? wide : used + wide];
+    found.push(word);
+  }
+  return found;
+}
+
 class ClusterMap {
   constructor(target, model, open) {
     Object.assign(this, { target, model, open, measure: "mass", tiles: [] });
@@ -37,18 +56,16 @@ class ClusterMap {
     const key = [shape, this.measure, width, height].join();
     if (key === this.placed || !width) return;
     this.placed = key;
-    const found = this.model.maps[shape][this.measure];
+    const found = this.model.maps[shape][this.measure], font = style("--font");
     this.target.classList.toggle("tall", shape === "tall");
     this.boxes = this.tiles.map((tile, n) => {
       const [left, top, w, h] = found.slice(4 * n, 4 * n + 4);
       Object.assign(tile.style, { left: `${left}%`, top: `${top}%`, width: `${w}%`, height: `${h}%` });
       const [wide, high] = [w * width / 100, h * height / 100];
-      const size = Math.max(10, Math.min(17, Math.sqrt(wide * high) / 7));
-      const lines = Math.min(5, Math.floor((high - 6) / (size * 1.25)));
+      const size = Math.max(10, Math.min(17, Math.sqrt(wide * high) / 7.5));
       tile.style.fontSize = `${size}px`;
-      const fits = Math.floor((wide - 8) / (size * 0.55)); // letters
-      const words = fits < 4 ? [] : this.model.label(Number(tile.dataset.cluster), Math.max(0, lines));
-      tile.replaceChildren(...words.map((word) => wordEl(word, fits)));
+      const words = fitting(this.model.label(Number(tile.dataset.cluster), 6), wide - 8, Math.min(4, Math.floor((high - 6) / (size * 1.22))), size, font);
+      tile.replaceChildren(el("span", {}, words.flatMap((word) => [wordEl(word), " "])));
       return { left, top, x: left + w / 2, y: top + h / 2 };
     });
   }
