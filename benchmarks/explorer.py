@@ -1,7 +1,7 @@
 """The report's page with 100,000 words, in a real browser: `python -m benchmarks.explorer OUT.json`.
 
-Invented words in 320 clusters after 30 reorganisations; how soon the page paints, has its map, is ready with its charts,
-finds words and opens a cluster with its past. Times are milliseconds, each the worst of some repetitions.
+Invented words in 320 clusters after 30 reorganisations; how soon the page paints, has its map, is ready with its
+charts, finds words and opens a cluster with its past. Times are milliseconds, each the worst of some repetitions.
 """
 
 import json

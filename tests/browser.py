@@ -36,6 +36,16 @@ def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
     return holds()
 
 
+def shows(locator: Any, text: str) -> None:
+    """Fails unless an element comes to show this text."""
+    assert eventually(lambda: locator.inner_text() == text), locator.inner_text()[:200]
+
+
+def counts(locator: Any, n: int) -> None:
+    """Fails unless there come to be so many elements."""
+    assert eventually(lambda: locator.count() == n), locator.count()
+
+
 class Visit:
     """A page that notes everything it should not do."""
 
