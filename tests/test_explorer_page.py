@@ -6,6 +6,8 @@ from coterie.lm.clusters import company
 from coterie.lm.trained import Trained
 from coterie.report.collect import collect
 from coterie.report.page import build
+from coterie.training.moves import partitions, read_moves
+from coterie.training.run import Run
 from tests.browser import Visit, browsing, counts, eventually, shows
 from tests.hostile import LONG, SCRIPT, WORDS, hostile_run
 
@@ -71,6 +73,37 @@ def test_a_word_is_found_with_its_company(browser, url, run):
     assert visit.faults == []
 
 
+def past(run, cluster):
+    """Update, words that came and words that left, latest first."""
+    found = [
+        (move.step, int((move.clusters == cluster).sum()), int((before[move.words] == cluster).sum()))
+        for move, before in partitions(read_moves(Run(run).moves))
+    ]
+    return found[::-1]
+
+
+def test_settled_and_restless_words_are_told_apart(browser, url, run):
+    trained, moves = Trained.open(run, "cpu"), read_moves(Run(run).moves)
+    moved, last = ([0] * len(trained.words) for _ in range(2))
+    for move in moves[1:]:
+        for word in move.words.tolist():
+            moved[word], last[word] = moved[word] + 1, move.step
+    with Visit(browser, url) as page:
+        page.wait_for_selector("#tables table")
+        settled, restless = (table.locator("tbody tr").all() for table in page.locator("#tables table").all())
+        assert [int(row.locator("td").first.inner_text()) for row in restless] == sorted(moved, reverse=True)[:20]
+        since = [row.locator("td").first.inner_text() for row in settled]
+        assert [0 if text == "the start" else int(text) for text in since] == sorted(last)[:20]
+        for rows, record in ((restless, moved), (settled, last)):
+            shown = [(row.locator(".chip").inner_text(), row.locator("td").first.inner_text()) for row in rows]
+            known = {word: 0 if told == "the start" else int(told) for word, told in shown if word in trained.id_of}
+            assert len(known) > 15
+            assert all(record[trained.id_of[word]] == told for word, told in known.items())
+        restless[0].locator(".chip").click()
+        word = trained.id_of[restless[0].locator(".chip").inner_text()]
+        shows(page.locator("#detail .past h4"), f"Its way: {moved[word]} move{'s' if moved[word] > 1 else ''}")
+
+
 def test_a_cluster_opens_with_its_words_and_its_past(browser, url, run):
     trained = Trained.open(run, "cpu")
     cluster = int(trained.organized.partition.sizes.argmax())
@@ -84,7 +117,14 @@ def test_a_cluster_opens_with_its_words_and_its_past(browser, url, run):
         shown = page.locator("#detail > .chips .chip").all_inner_texts()
         assert sorted(text for text in shown if "…" not in text) == sorted(word for word in members if len(word) <= 40)
         page.wait_for_selector("#detail .events li")
-        assert page.locator("#detail .bars > span").count() >= page.locator("#detail .events > li").count() > 0
+        told = page.locator("#detail .events > li").all()
+        assert page.locator("#detail .bars > span").count() == len(read_moves(Run(run).moves)) - 1
+        expected = [event for event in past(run, cluster) if event[1] or event[2]]
+        assert len(told) == min(6, len(expected)) > 0
+        for event, (step, came, left) in zip(told, expected, strict=False):
+            ways = [f"{n} {way}" for n, way in ((came, "came"), (left, "left")) if n]
+            assert event.locator(".when").inner_text() == f"update {step}"
+            assert event.locator(".way").all_inner_texts() == ways
         assert page.locator(".tile.chosen").get_attribute("aria-pressed") == "true"
         page.locator("#detail .close").click()
         counts(page.locator(".tile.chosen"), 0)
