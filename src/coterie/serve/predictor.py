@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.baselines.registry import Head
 from coterie.head import SelfOrganizedSoftmax
+from coterie.layers.lstm import State
 from coterie.lm.corpus import UNK
-from coterie.lm.model import State
 from coterie.lm.trained import Trained
 
 KEPT = 512  # beginnings whose hidden vectors are remembered
