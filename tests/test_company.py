@@ -30,7 +30,7 @@ def test_the_nearest_are_those_of_the_largest_cosine():
         found = company.nearest(head, cluster, 5)
         assert found.shape == (members.numel(), max(0, min(5, members.numel() - 1)))
         for place, word in enumerate(members):
-            alike = {int(w): float(F.cosine_similarity(head.weight[w], head.weight[word], dim=0)) for w in members}
+            alike = {int(w): F.cosine_similarity(head.weight[w], head.weight[word], dim=0).item() for w in members}
             del alike[int(word)]
             best = sorted(alike, key=alike.__getitem__, reverse=True)[:5]
             assert members[found[place]].tolist() == best
@@ -57,7 +57,7 @@ def test_typical_words_are_frequent_and_expected():
     for word in (0, 17, 49):
         mean = head.statistic.mean(torch.tensor([word]))
         expected = (mean @ head.cluster_weight.T + head.cluster_bias).softmax(1)[0, head.partition.cluster_of[word]]
-        assert float(found[word]) == pytest.approx(float(head.counts[word]) * float(expected), rel=1e-4)
+        assert found[word].item() == pytest.approx(head.counts[word].item() * expected.item(), rel=1e-4)
     assert float(found[59]) == 0
 
 

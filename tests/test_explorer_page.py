@@ -207,6 +207,7 @@ def test_the_keyboard_is_enough(browser, url):
                .filter((e) => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).length"""
         )
         assert unnamed == 0
+        assert page.locator("#said").text_content().startswith("cluster ")
     assert visit.faults == []
 
 

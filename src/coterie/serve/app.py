@@ -43,8 +43,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOCAL, **limits: Any) -> FastAPI:
-    """The service of a run; `hosts`: the names it answers to ("*": any); `limits`: of a request, see `BoundedBody`."""
+def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOCAL) -> FastAPI:
+    """The service of a run; `hosts`: the names it answers to ("*": any)."""
     contents = collect([run])
     kind = read_json(Run(run).config)["kind"]
     if kind not in ROUTERS:
@@ -72,6 +72,6 @@ def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOC
     async def busy(request: Request, error: Busy) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503, {"retry-after": "1"})
 
-    app.add_middleware(BoundedBody, **limits)
+    app.add_middleware(BoundedBody)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return app

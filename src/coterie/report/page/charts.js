@@ -1,6 +1,7 @@
 // Figure 1, drawn by Bokeh: perplexity and its two factors, and the share of words and of the text that moved.
 
 const COLOURS = { light: ["#0072b2", "#c24f00", "#007a5a", "#a8457d", "#5b5bd6"], dark: ["#6db9f0", "#ff9d5c", "#3fd0a4", "#f09bc6", "#b3b3ff"] };
+const MARKERS = ["circle", "square", "triangle", "diamond", "star"];
 const PERPLEXITIES = [["perplexity", "perplexity", "solid"], ["cluster_perplexity", "of the cluster", [8, 4]], ["in_cluster_perplexity", "inside the cluster", [2, 3]]];
 const SHARES = [["share_of_words", "share of words moved", "solid"], ["share_of_mass", "their share of the text", [8, 4]]];
 
@@ -41,11 +42,11 @@ function draw(figure, kinds, steps, colours, digits) {
       const name = cut(summary.runs.length > 1 ? `${run.name}: ${label}` : label);
       const data = { x, y: values.map((value) => value ?? NaN), name: x.map(() => name) };
       const source = new Bokeh.ColumnDataSource({ data });
-      // One run: a colour for each measure. Several: a colour for each run; dashes tell the measures apart in any case.
+      // One run: a colour for each measure. Several: a colour and a mark for each run; dashes tell the measures apart.
       const color = colours[(summary.runs.length > 1 ? place : kind) % colours.length];
       const renderers = [
         figure.line({ field: "x" }, { field: "y" }, { source, color, line_width: 2, line_dash: dash }),
-        figure.scatter({ field: "x" }, { field: "y" }, { source, color, size: x.length > 60 ? 2 : 5 }),
+        figure.scatter({ field: "x" }, { field: "y" }, { source, color, marker: MARKERS[place % MARKERS.length], size: x.length > 60 ? 3 : 6 }),
       ];
       items.push(new Bokeh.LegendItem({ label: { value: name }, renderers }));
     });

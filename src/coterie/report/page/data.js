@@ -46,6 +46,10 @@ class Model {
     return cluster ? cluster.typical.slice(0, n).map((word) => this.words[word]) : ["(empty now)"];
   }
 
+  called(number) {
+    return this.label(number).map((word) => cut(word, 24)).join(", ");
+  }
+
   frequent(number) {
     return this.cluster(number).members.slice().sort((a, b) => this.rank[a] - this.rank[b]);
   }

@@ -56,3 +56,8 @@ function tableEl(caption, head, rows) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", {}, caption), el("thead", {}, row(head, "th")), el("tbody", {}, rows.map((cells) => row(cells)))));
 }
+
+// Says a short thing to those who listen to the page.
+function say(text) {
+  $("#said").textContent = text;
+}

@@ -102,6 +102,7 @@ function show(...content) {
 function showCluster(number) {
   const cluster = model.cluster(number);
   map.choose(number);
+  say(`cluster ${model.called(number)}, ${plural(cluster.members.length, "word")}`);
   const past = el("div", { class: "past" });
   show(
     el("p", { class: "kind" }, swatch(number), `cluster ${number}`),
@@ -142,6 +143,7 @@ function clusterPast(number) {
 function showWord(word) {
   const own = model.clusterOf[word];
   map.choose(own);
+  say(`${cut(model.words[word])}, in the cluster ${model.called(own)}`);
   const near = model.nearest(word), others = model.runnersUp(word);
   const past = el("div", { class: "past" });
   show(
@@ -191,6 +193,7 @@ function startSearch() {
     list.hidden = !list.children.length;
     input.setAttribute("aria-expanded", String(!list.hidden));
     mark(found.length ? 0 : -1);
+    if (input.value.trim()) say(`${plural(found.length, "word")} found`);
   });
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -207,9 +210,8 @@ function startSearch() {
 function fillRestless() {
   $("#restless").hidden = !moves;
   if (!moves) return;
-  const n = moves.steps.length - 1;
   const every = moves.every > 1 ? ` (each stands for ${moves.every.toFixed(1)} on average)` : "";
-  $("#restless-lead").textContent = `At each of ${plural(n, "reorganisation")}${every} every word could move. Among words of the same record, frequent ones come first.`;
+  $("#restless-lead").textContent = `In ${plural(moves.steps.length - 1, "reorganisation")}${every} every word could move. Of words with the same record, frequent ones come first.`;
   const restless = model.byCount.slice().sort((a, b) => moves.moved[b] - moves.moved[a]).slice(0, 20);
   const settled = model.byCount.slice().sort((a, b) => moves.last[a] - moves.last[b]).slice(0, 20);
   const rowOf = (word, told) => [chip(word), told, clusterLink(model.clusterOf[word])];

@@ -69,6 +69,7 @@ async function answer(told, text, mine) {
   parts.push(list("Most probable words: P(w|h)", `${plural(told.words.length, "word")} of all`,
     told.words.slice(0, 20).map((one) => bar(one.p, told.words[0].p, wordEl(one.word, 32), percent(one.p), () => take(one.word)))));
   $("#answer").replaceChildren(...parts);
+  say(`most probable word: ${cut(told.words[0].word)}, ${percent(told.words[0].p)}`);
 }
 
 function take(word) {

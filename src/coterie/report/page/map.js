@@ -24,7 +24,7 @@ class ClusterMap {
     Object.assign(this, { target, model, open, measure: "mass", tiles: [] });
     this.tiles = model.clusters.map((cluster) => {
       const share = percent(cluster.mass / model.total);
-      const says = `${model.label(cluster.number).map((word) => cut(word, 24)).join(", ")}: ${plural(cluster.members.length, "word")}, ${share} of the text`;
+      const says = `${model.called(cluster.number)}: ${plural(cluster.members.length, "word")}, ${share} of the text`;
       const tile = el("button", { type: "button", class: "tile", tabindex: "-1", "aria-label": `Cluster ${says}`, "data-cluster": cluster.number });
       tile.style.setProperty("--hue", cluster.hue);
       tile.style.setProperty("--strength", cluster.strength);
