@@ -66,7 +66,7 @@ async function answer(told, text, mine) {
     parts.push(list("then a word in it: P(w|c,h)", `${plural(inside.words.length, "word")} in the cluster, which is worth ${percent(inside.p)}`,
       words.map((one) => bar(one.p, words[0].p, wordEl(one.word, 32), percent(one.p), () => take(one.word)))));
   }
-  parts.push(list("Most probable words: P(w|h)", `${plural(told.words.length, "word")} of all`,
+  parts.push(list("Most probable words: P(w|h)", `the first ${told.words.length}${model ? ` of ${whole.format(model.words.length)}` : ""}`,
     told.words.slice(0, 20).map((one) => bar(one.p, told.words[0].p, wordEl(one.word, 32), percent(one.p), () => take(one.word)))));
   $("#answer").replaceChildren(...parts);
   say(`most probable word: ${cut(told.words[0].word)}, ${percent(told.words[0].p)}`);
