@@ -128,6 +128,9 @@ def test_the_command_writes_the_page_and_the_figures(run, full_run, tmp_path):
         assert start.startswith(b"\x89PNG") if path.suffix == ".png" else b"<svg" in path.read_bytes()[:1000]
     drawn = (tmp_path / "figures" / f"{run.name}-map.svg").read_text()
     assert "<script>" not in drawn
+    curves = (tmp_path / "figures" / f"{run.name}-figure1.svg").read_text()
+    assert ">inside the cluster<" in curves
+    assert "mathdefault" not in curves  # words with a $ stay as they are, and so do the numbers of the axes
     before = {path: path.read_bytes() for path in (tmp_path / "figures").glob("*.svg")}
     coterie("report", run, full_run, "--out", tmp_path / "a/page.html", "--figures", tmp_path / "figures")
     assert {path: path.read_bytes() for path in (tmp_path / "figures").glob("*.svg")} == before

@@ -47,7 +47,7 @@ def draw_curves(found: Curves, path: Path) -> list[Path]:
         ):  # fmt: skip
             if values:
                 _line(above, found.evaluated, values, label, style)
-        above.set_yscale("log")
+        _scales(above)
         above.set_ylabel("on the development text")
         above.legend()
         if found.reorganized:
@@ -67,7 +67,7 @@ def draw_comparison(contents: list[Content], path: Path) -> list[Path]:
         for number, content in enumerate(contents):
             style = STYLES[number % len(STYLES)]
             _line(axes, content.curves.evaluated, content.curves.perplexity, content.name, style)
-        axes.set_yscale("log")
+        _scales(axes)
         axes.set_xlabel("updates")
         axes.set_ylabel("perplexity on the development text")
         axes.legend()
@@ -107,6 +107,17 @@ def _short(word: str, most: int) -> str:
 def _line(axes: Any, x: list[int], y: list[float], label: str, style: tuple[str, Any]) -> None:
     colour, dashes = style
     axes.plot(x, y, label=label, color=colour, linestyle=dashes, marker="o" if len(x) < 3 else None)
+
+
+def _scales(axes: Any) -> None:
+    """Perplexities on a log scale, updates on a plain one, both in plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
 
 
 @contextmanager
