@@ -69,6 +69,15 @@ def test_resuming_needs_no_options_and_changes_nothing(folder):
     assert coterie("summarize", "cluster", folder / "data", "--out", folder / "titles", "--resume").exit_code == 0
 
 
+def test_a_page_shows_the_summarizer_beside_the_language_model(folder, tmp_path):
+    done = coterie("report", folder / "run", folder / "titles", "--out", tmp_path / "page.html")
+    assert done.exit_code == 0, done.exception
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="explorer-0"' in page
+    assert 'id="explorer-1"' in page
+    assert "is a summarizer, which cannot be served yet" in str(coterie("serve", folder / "run").exception)
+
+
 def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
     giga = write_gigaword(tmp_path / "sumdata", news(100))
     assert coterie("summarize", "prepare", giga, tmp_path / "giga").exit_code == 0

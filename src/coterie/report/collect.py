@@ -1,9 +1,10 @@
 """Run folders to what a page shows of them."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from coterie.head import SelfOrganizedSoftmax
 from coterie.report.curves import Curves, curves
@@ -32,18 +33,22 @@ class Content:
         return {"curves": asdict(self.curves), **{name: getattr(self, name) for name in shown}}
 
 
-def _language_model(path: Path) -> tuple[SelfOrganizedSoftmax | None, list[str], Any]:
+def _language_model(path: Path) -> tuple[nn.Module, list[str]]:
     from coterie.lm.trained import Trained
 
     trained = Trained.open(path, "cpu")
-    head = trained.model.head
-    return head if isinstance(head, SelfOrganizedSoftmax) else None, trained.words, trained.counts
+    return trained.model.head, trained.words
 
 
-# What is trained, and how to find its head, words and their counts in a run's folder.
-KINDS: dict[str, Callable[[Path], tuple[SelfOrganizedSoftmax | None, list[str], Any]]] = {
-    "language model": _language_model,
-}
+def _summarizer(path: Path) -> tuple[nn.Module, list[str]]:
+    from coterie.summarization.trained import Trained
+
+    trained = Trained.open(path, "cpu")
+    return trained.model.head, trained.words
+
+
+# What is trained, and how to find its head and its words in a run's folder.
+KINDS = {"language model": _language_model, "summarizer": _summarizer}
 
 
 def collect(paths: list[Path]) -> list[Content]:
@@ -65,11 +70,11 @@ def _collect(path: Path, name: str) -> Content:
     Run.open(path, kind)  # says what else is wrong with it
     organized, facts = None, _facts(run, config)
     if run.best.exists():
-        head, words, counts = KINDS[kind](path)
+        head, words = KINDS[kind](path)
         facts["words"] = len(words)
-        if head is not None:
+        if isinstance(head, SelfOrganizedSoftmax):
             moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
-            organized = Organized(head, words, counts, moves)
+            organized = Organized(head, words, head.counts, moves)
             facts["clusters"] = int((head.partition.sizes > 0).sum())
     started = read_journal(run.environments)
     return Content(
