@@ -8,6 +8,11 @@ from coterie import sampling, search
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
 
+@pytest.fixture(autouse=True)
+def _no_vocabulary_is_small(monkeypatch):
+    monkeypatch.setattr(search, "SMALL", 0)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_topk_equals_the_dense_one_for_every_k(shape):
     head = SHAPES[shape]()
@@ -46,6 +51,10 @@ class Counted(search.Words):
         Counted.dense.append(hidden.shape[0])
         return super().logits(hidden)
 
+    def logits_by_word(self, hidden):
+        Counted.dense.append(hidden.shape[0])
+        return super().logits_by_word(hidden)
+
 
 @pytest.fixture
 def counted(monkeypatch):
@@ -74,7 +83,20 @@ def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, 
     answer(head, sharpness * torch.randn(rows, 8))
     spent = sum(words * (search.FETCH + n) for words, n in counted.opened)
     spent += sum(head.n_classes * (search.STREAM + n) for n in counted.dense)
-    assert spent <= (1 + search.TRIAL) * head.n_classes * (search.STREAM + rows)
+    dense = head.n_classes * (search.STREAM + rows)
+    pilots = 4 * head.n_classes if rows > 4 * search.PILOTS else 0  # what the rows that go first may spend
+    assert spent <= (1 + search.TRIAL) * (dense + pilots)
+
+
+def test_a_small_vocabulary_and_a_batch_of_flat_rows_are_dense(counted, monkeypatch):
+    head = make(20_000, in_features=8, reorganize_every=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "SMALL", 20_001)
+        head.topk(6 * torch.randn(2, 8), 3)
+    assert (counted.dense, counted.opened) == ([2], [])
+    head.topk(0.0 * torch.randn(64, 8), 3)
+    assert counted.dense == [2, 64]
+    assert sum(rows for _, rows in counted.opened) <= search.PILOTS * search.FIRST_LOOK
 
 
 def test_predict_is_the_argmax():

@@ -29,10 +29,16 @@ if TYPE_CHECKING:
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
 FETCH, STREAM = 48, 16
+# So few words are all computed before a search has begun.
+SMALL = 1 << 15
 # The share of the dense cost that may be spent before it is known whether searching costs less.
 TRIAL = 0.15
 # Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
 FIRST_LOOK = 3
+# From so many rows on, all words are computed with a row of numbers for each word.
+MANY_ROWS = 8
+# Rows that tell what the others of a batch will be like.
+PILOTS = 4
 # Words a wave may find: more would take too much memory.
 MOST_FOUND = 1 << 24
 # So few clusters are opened before threads have begun.
@@ -73,6 +79,12 @@ class Words:
             return self._in_full(F.linear(hidden, self.weight, self.bias), None)  # narrower in autocast
         return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
 
+    def logits_by_word(self, hidden: Tensor) -> Tensor:
+        """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
+        logits = self.weight.to(hidden.dtype) @ hidden.T
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.bias is None else logits.add_(self.bias[:, None])
+
     def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
         """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
         if scratch is None:
@@ -94,10 +106,12 @@ class Words:
             return gpu.log_prob(hidden, log_cluster)
         if hidden.is_cuda or torch.compiler.is_compiling():
             return self._log_prob_without_a_loop(hidden, log_cluster)
+        if hidden.shape[0] < MANY_ROWS and not torch.is_grad_enabled():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
         return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
 
     def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
-        """For a GPU, where launches cost too much, and for a compiler, to which sizes are not known."""
+        """For a GPU and for few rows, where calls cost too much, and for a compiler, to which sizes are not known."""
         logits = self.logits(hidden)
         cluster_of = self.partition.cluster_of
         # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
@@ -109,17 +123,21 @@ class Words:
 
     def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """The same with the words in the partition's order."""
-        logits = self.logits(hidden).index_select(1, self.partition.words)
-        parts = torch.split(logits, self.partition.sizes.tolist(), 1)
+        sizes = self.partition.sizes.tolist()
         if torch.is_grad_enabled():
+            parts = torch.split(self.logits(hidden).index_select(1, self.partition.words), sizes, 1)
             return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+        by_word = self.logits_by_word(hidden)
+        log_prob = by_word.new_empty(by_word.shape[::-1])
+        parts = torch.split(log_prob, sizes, 1)
 
         def run(clusters: Iterator[int]) -> None:
             for c in clusters:
-                torch.add(parts[c].log_softmax(1), log_cluster[:, c, None], out=parts[c])
+                found = by_word.index_select(0, self.members(c)).log_softmax(0)
+                torch.add(found.T, log_cluster[:, c, None], out=parts[c])
 
-        spread(run, range(len(parts)), _threads(logits))
-        return logits
+        spread(run, range(len(parts)), _threads(log_prob))
+        return log_prob
 
     def open(self, work: Callable[[Opened], None], hidden: Tensor, row: Tensor, cluster: Tensor) -> None:
         """Opens clusters for rows, pair by pair, (P,) and (P,); calls `work` once for each distinct cluster."""
@@ -166,8 +184,12 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
     values, indices = attempt(words, hidden, log_cluster, k)
     unfinished = (values[:, -1] == -torch.inf).nonzero().squeeze(1)
     if unfinished.numel():
-        dense = words.log_prob_in_order(hidden[unfinished], log_cluster[unfinished]).topk(k, -1)
-        values[unfinished], indices[unfinished] = dense.values, words.partition.words[dense.indices]
+        rows, shares = hidden[unfinished], log_cluster[unfinished]
+        if unfinished.numel() < MANY_ROWS:
+            values[unfinished], indices[unfinished] = words.log_prob(rows, shares).topk(k, -1)
+        else:
+            dense = words.log_prob_in_order(rows, shares).topk(k, -1)
+            values[unfinished], indices[unfinished] = dense.values, words.partition.words[dense.indices]
     return values, indices
 
 
@@ -179,9 +201,17 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
     n_rows = hidden.shape[0]
     values = log_cluster.new_full((n_rows, k), -torch.inf)
     indices = torch.zeros((n_rows, k), dtype=torch.int64, device=hidden.device)
-    if n_rows and k * FETCH < TRIAL * dense_cost(words, n_rows):
-        search = _one_row if n_rows == 1 else _by_waves
-        search(words, hidden, log_cluster, values, indices, limit)
+    too_many = k * FETCH >= TRIAL * dense_cost(words, n_rows)
+    if not n_rows or too_many or words.partition.n_words < SMALL:
+        return values, indices
+    if n_rows > 4 * PILOTS:
+        # A few rows go first: where most of them are better answered densely, so are the others.
+        few = torch.arange(PILOTS, device=hidden.device) * (n_rows // PILOTS)
+        tried, _ = attempt(words, hidden[few], log_cluster[few], k, limit)
+        if 2 * int((tried[:, -1] == -torch.inf).sum()) > PILOTS:
+            return values, indices
+    search = _one_row if n_rows == 1 else _by_waves
+    search(words, hidden, log_cluster, values, indices, limit)
     return values, indices
 
 
