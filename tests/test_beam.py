@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 
+from coterie import search as words_search
 from coterie.baselines import build as build_head
 from coterie.summarization.beam import search
 from coterie.summarization.model import Summarizer
@@ -105,7 +106,11 @@ def test_it_is_the_plain_search(head, beam, longest, end):
 
 
 @pytest.mark.parametrize("end", [True, False])
-def test_the_pruned_search_finds_what_the_dense_one_finds(end):
+def test_the_pruned_search_finds_what_the_dense_one_finds(end, monkeypatch):
+    monkeypatch.setattr(words_search, "SMALL", 0)
+    clusters = []
+    own = words_search.Words.logits_of
+    monkeypatch.setattr(words_search.Words, "logits_of", lambda *given: (clusters.append(1), own(*given))[1])
     found = model(3000, hidden=16, seed=2)
     article, length = sentences(20, 3000)
     opened = []
@@ -115,6 +120,7 @@ def test_the_pruned_search_finds_what_the_dense_one_finds(end):
         return found.head.log_prob(hidden).topk(k)
 
     pruned = search(found, article, length, longest=12, end=end)
+    assert clusters  # it did search
     plain = search(found, article, length, longest=12, end=end, topk=dense)
     assert [[one.words for one in each] for each in pruned] == [[one.words for one in each] for each in plain]
     assert opened[0] == 20

@@ -16,6 +16,7 @@ from coterie.lm.train import train
 from coterie.lm.trained import Trained
 from coterie.training import checkpoint
 from coterie.training.logs import Journal, read_journal
+from coterie.training.update import Update
 from tests.corpora import small, tiny_corpus
 
 
@@ -146,7 +147,7 @@ def test_a_run_half_written_is_told_apart(corpus, tmp_path):
     with pytest.raises(ValueError, match="damaged: it is not JSON"):
         Trained.open(out)
     (out / "config.json").write_text('{"format": "coterie-run", "version": 7, "kind": "language model"}')
-    with pytest.raises(ValueError, match="a run of version 7, this program reads version 1"):
+    with pytest.raises(ValueError, match="a run of version 7, this program reads version 2"):
         Trained.open(out)
 
 
@@ -190,3 +191,28 @@ def test_journals_are_cut_back_to_the_checkpoint(tmp_path):
     journal.write({"step": 3})
     journal.close()
     assert read_journal(tmp_path / "log.jsonl") == [{"step": 1}, {"step": 3}]
+
+
+def test_a_run_that_has_diverged_is_not_saved_over_the_last_good_checkpoint(corpus, tmp_path, monkeypatch):
+    settings = small(checkpoint_every=0.0, log_every=1000, epochs=1)
+    own = Update.__call__
+
+    def diverge(self, *batch):
+        own(self, *batch)
+        self.seen = getattr(self, "seen", 0) + 1
+        if self.seen == 5:
+            self.loss_sum.fill_(float("nan"))
+
+    monkeypatch.setattr(Update, "__call__", diverge)
+    with pytest.raises(ValueError, match="the loss is nan at update 5"):
+        train(corpus, tmp_path / "run", settings)
+    assert checkpoint.load(tmp_path / "run/checkpoint.pt")["progress"]["step"] == 4
+
+
+def test_force_leaves_nothing_of_the_old_run(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(epochs=1))
+    for name in ("partition.json", "clusters.json"):
+        (tmp_path / "run" / name).write_text("of the old one")
+    train(corpus, tmp_path / "run", small(epochs=1), force=True)
+    assert not (tmp_path / "run/partition.json").exists()
+    assert not (tmp_path / "run/clusters.json").exists()

@@ -307,3 +307,12 @@ def test_an_older_torch_is_told_what_it_lacks(monkeypatch):
     monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
     with pytest.raises(ValueError, match="this torch lacks"):
         build("full-chunked", D, V, COUNTS)
+
+
+def test_an_ignored_class_is_the_class_and_not_the_word_of_that_rank():
+    head = build("differentiated", 8, 10, torch.tensor([1, 9, 5, 5, 4, 4, 3, 3, 2, 2]), ignore_index=0).double()
+    hidden, target = torch.randn(3, 8, dtype=torch.float64), torch.tensor([0, 1, 2])  # word 1 is of rank 0
+    output = head(hidden, target).output
+    expected = head.log_prob(hidden).gather(1, target[:, None]).squeeze(1)
+    assert output[0] == 0
+    torch.testing.assert_close(output[1:], expected[1:])

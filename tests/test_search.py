@@ -5,6 +5,7 @@ import torch
 from scipy.stats import chisquare
 
 from coterie import sampling, search
+from coterie.partition import Partition
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
 
@@ -199,3 +200,35 @@ def test_a_generator_repeats_its_draws():
 @pytest.mark.parametrize("call", [lambda h, x: h.topk(x, 2)[0], lambda h, x: h.predict(x), lambda h, x: h.sample(x)])
 def test_no_rows_at_all(call):
     assert call(make(), torch.randn(0, WIDTH)).shape[0] == 0
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.6])
+def test_tempered_draws_of_one_row_do_not_avoid_large_clusters(temperature):
+    partition = Partition(torch.tensor([0] * 100 + [1 + i // 30 for i in range(900)]), 31)
+    head = make(1000, in_features=8, partition=partition, reorganize_every=None)
+    hidden = 0.5 * torch.randn(1, 8)
+    head.cluster_bias.data[0] = 3.0  # a large cluster that matters
+    p = ((head.log_prob(hidden)[0] / temperature).softmax(0)[:100]).sum().item()
+    assert 0.1 < p < 0.9
+    generator = torch.Generator().manual_seed(1)
+    n = 1500
+    seen = sum(int(head.sample(hidden, temperature=temperature, generator=generator)) < 100 for _ in range(n)) / n
+    assert abs(seen - p) < 4 * (p * (1 - p) / n) ** 0.5
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_several_threads_search_as_one_does(monkeypatch, autocast):
+    monkeypatch.setattr(search, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(search, "FEW_CLUSTERS", 0)
+    head = make(3000, in_features=16, projection=False)
+    hidden = torch.randn(20, 16)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, autocast):
+                answers = [head.topk(scale * hidden, 5) for scale in (0.3, 4.0)]
+                found.append([*(part for pair in answers for part in pair), head.log_prob(hidden)])
+        finally:
+            torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

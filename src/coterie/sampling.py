@@ -63,11 +63,11 @@ def _whole(
         pending = (drawn < 0).nonzero().squeeze(1)
         if not pending.numel():
             return drawn
+        # Whether to go on must not depend on what was drawn: to give up draws that cost much would favour the others.
+        if temperature != 1 and allowance < 0:
+            break
         cluster = torch.multinomial(proposal[pending], 1, generator=generator).squeeze(1)
-        if temperature != 1:  # else the first draw is never turned away
-            allowance -= opening_cost(sizes, cluster)
-            if allowance < 0:
-                break
+        allowance -= opening_cost(sizes, cluster)
         keep, word = torch.rand(2, pending.numel(), generator=generator, dtype=torch.float64, device=hidden.device)
 
         def draw(

@@ -16,20 +16,25 @@ import torch
 # More threads than this wait for Python's lock and for the memory.
 MOST = 8
 
+_lock = threading.Lock()  # two threads that build a pool at once would each see the other's number of cores
+
 
 def spread(work: Callable[[Iterator[int]], None], pieces: Sequence[int], n_threads: int) -> None:
     """Calls `work` once in each thread; together they see every piece once, in order of their becoming free."""
-    n_threads = min(n_threads, MOST, len(pieces))
-    if n_threads <= 1:
+    n_threads = min(n_threads, MOST)
+    if n_threads <= 1 or len(pieces) <= 1:
         work(iter(pieces))
         return
     queue, inference = deque(pieces), torch.is_inference_mode_enabled()
+    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def share() -> None:
-        with torch.inference_mode(inference), torch.no_grad():
+        with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", dtype, autocast):
             work(_until_empty(queue))
 
-    for task in [_pool(n_threads).submit(share) for _ in range(n_threads)]:
+    with _lock:
+        pool = _pool(n_threads)
+    for task in [pool.submit(share) for _ in range(min(n_threads, len(pieces)))]:
         task.result()
 
 

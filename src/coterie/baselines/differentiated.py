@@ -61,8 +61,9 @@ class DifferentiatedSoftmax(DenseAnswers, nn.Module):
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
         used = target != self.ignore_index
-        place = torch.where(used, F.embedding(torch.where(used, target, 0), self.rank[:, None])[..., 0], target)
-        return cross_entropy(self._logits(hidden), place, self.ignore_index)
+        place = F.embedding(torch.where(used, target, 0), self.rank[:, None])[..., 0]
+        # A rank may be the number that says "ignored"; no rank is negative.
+        return cross_entropy(self._logits(hidden), torch.where(used, place, -100), -100)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """(..., D) → (..., V)."""

@@ -11,6 +11,9 @@ from coterie.backend import HAS_TRITON
 class Embedding(nn.Embedding):
     """`nn.Embedding`; on a GPU a kernel of ours computes its gradient, several times as fast."""
 
+    def __init__(self, n_words: int, width: int) -> None:
+        super().__init__(n_words, width)
+
     def forward(self, words: Tensor) -> Tensor:
         """(...) → (..., D)."""
         if not (HAS_TRITON and self.weight.is_cuda):

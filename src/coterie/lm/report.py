@@ -95,7 +95,7 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], publishe
         environment=describe(),
     )
     write_json(out / "report.json", asdict(report))
-    write_whole(out / "report.md", markdown(report))
+    write_whole(out / "report.md", markdown(report, out))
     return report
 
 
@@ -122,7 +122,7 @@ def figures(row: Row, train_words: int) -> Figures:
     )
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, out: Path) -> str:
     """The report, for people."""
     full = next((row for row in report.rows if row.name == "full-eager"), None) or next(
         (row for row in report.rows if row.name == "full"), None
@@ -160,16 +160,22 @@ def markdown(report: Report) -> str:
         rate = f"{statistics.mean(row.words_per_second):,.0f}"
         lines.append(_row([row.label, spread(minutes), rate, speed], _plain(row.published_minutes), report))
     if report.curves is not None:
-        lines += ["", "## Figure 1: while training", "", "![perplexities and words moved](figure1.png)", ""]
+        lines += ["", "## Figure 1: while training", ""]
+        lines += _image(out, "perplexities and words moved", "figure1.png")
         lines += ["Its data are in `report.json`, under `curves`."]
     lines += ["", "## Figure 2: perplexity against training time", ""]
-    lines += ["![perplexity against seconds of training](figure2.png)", ""]
+    lines += _image(out, "perplexity against seconds of training", "figure2.png")
     lines += ["Seed " + f"{report.seeds[0]}; its data are in `report.json`, under `paces`."]
     if report.clusters:
         lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
         lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
     lines += how_it_was_made(report.environment, report.environments)
     return "\n".join(lines) + "\n"
+
+
+def _image(out: Path, said: str, name: str) -> list[str]:
+    """A figure, where it could be drawn."""
+    return [f"![{said}]({name})", ""] if (out / name).exists() else []
 
 
 def _row(cells: list[str], published: str, report: Report) -> str:

@@ -24,7 +24,9 @@ def serve(
     except ImportError as error:
         raise ImportError("the live page needs more packages: pip install 'coterie[serve]'") from error
 
-    app = application(run, device, LOCAL if host in LOCAL else ("*",))  # type: ignore[arg-type]
+    host = host.strip("[]")
+    near = host in LOCAL or f"[{host}]" in LOCAL
+    app = application(run, device, LOCAL if near else ("*",))  # type: ignore[arg-type]
     listening = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)")

@@ -73,7 +73,7 @@ class Predictor:
             start = self.known.get(ids[:-1])
             words = torch.tensor([ids if start is None else ids[-1:]], device=self.trained.device)  # (1, L)
             hidden, state = self.trained.model.hidden(words, None if start is None else start[1])
-            self.known[ids] = hidden[0, -1], state
+            self.known[ids] = hidden[0, -1].clone(), state  # not a view, which would keep all of them
             while len(self.known) > KEPT:
                 self.known.popitem(last=False)
         self.known.move_to_end(ids)

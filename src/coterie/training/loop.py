@@ -170,10 +170,7 @@ class Trainer:
         self.update.loss_sum.zero_()
         progress.summed = 0
         if not math.isfinite(loss):
-            raise ValueError(
-                f"the loss is {loss} at update {progress.step}: lower the learning rate or the clipping norm. The last "
-                "checkpoint is unharmed"
-            )
+            raise self._diverged(loss)
         before, then = self.timed
         now = time.perf_counter()
         self.timed = (progress.step, now)
@@ -217,8 +214,17 @@ class Trainer:
             self.display.say(f"stopped early: the last {progress.stale} evaluations were no better")
         self._go()
 
+    def _diverged(self, loss: float) -> ValueError:
+        return ValueError(
+            f"the loss is {loss} at update {self.progress.step}: lower the learning rate or the clipping norm. The last "
+            "checkpoint is unharmed"
+        )
+
     def _save(self) -> None:
         self._pause()
+        loss = float(self.update.loss_sum)
+        if self.world.any(not math.isfinite(loss), self.device):  # what is saved must be worth going on from
+            raise self._diverged(loss)
         own = {
             "task": self.task.state(),
             "random": checkpoint.random_state(self.device),

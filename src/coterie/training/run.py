@@ -7,7 +7,7 @@ from typing import Any
 from coterie.training.environment import describe
 
 FORMAT = "coterie-run"
-VERSION = 1
+VERSION = 2
 
 
 class Run:
@@ -23,6 +23,8 @@ class Run:
         self.checkpoint = path / "checkpoint.pt"  # to go on from
         self.best = path / "model.pt"  # the best model so far, to use
         self.result = path / "result.json"  # there once the run is finished
+        self.partition = path / "partition.json"  # the clusters it was given
+        self.clusters = path / "clusters.json"  # those it has learned, for others
 
     @classmethod
     def create(cls, path: Path, kind: str, content: dict[str, Any], force: bool) -> "Run":
@@ -34,9 +36,9 @@ class Run:
                 raise ValueError(f"{path} is there and is not a run: choose another name for --out")
             if not force:
                 raise ValueError(f"{path} holds a run: go on with it (--resume) or replace it (--force)")
-            kept = (run.checkpoint, run.best, run.log, run.reorganizations, run.moves, run.result, run.environments)
-            for old in kept:
-                old.unlink(missing_ok=True)
+            for old in vars(run).values():
+                if old != path:
+                    old.unlink(missing_ok=True)
             for event in path.glob("tensorboard/events.out.*"):
                 event.unlink()
         path.mkdir(parents=True, exist_ok=True)
