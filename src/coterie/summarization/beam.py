@@ -59,6 +59,17 @@ class Beam:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Step:
+    """How the beam grew by a word, before those that ended leave it; in each row the best come first."""
+
+    sentence: Tensor  # (N,) which ones
+    parent: Tensor  # (N, B) which hypothesis of the step before went on
+    word: Tensor  # (N, B) with which word
+    log_prob: Tensor  # (N, B) of all words so far, -inf: no hypothesis
+    attention: Tensor  # (N, B, S) where each hypothesis of the step before looked to find its next word
+
+
 @torch.no_grad()
 def search(
     model: Summarizer,
@@ -70,11 +81,13 @@ def search(
     end: bool = True,
     penalty: float = 0.0,
     topk: TopK | None = None,
+    watch: Callable[[Step], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """The titles found for each sentence, best first. `article` (N, S), `length` (N,).
 
     `end`: whether a title may end; otherwise all have exactly `longest` words. `penalty`: how much the length counts
-    against a title when the best is chosen. `topk`: in place of the head's own.
+    against a title when the best is chosen. `topk`: in place of the head's own. `watch`: is told
+    every step.
     """
     if beam < 1:
         raise ValueError(f"a beam holds one hypothesis at least; got {beam}")
@@ -84,7 +97,9 @@ def search(
     found: list[list[Hypothesis]] = [[] for _ in range(article.shape[0])]
     now = _begin(model, article, length, beam)
     for step in range(longest):
-        now = _grow(model, now, best, end)
+        now, grown = _grow(model, now, best, end)
+        if watch is not None:
+            watch(grown)
         if end:
             _collect(now, found, now.words[..., -1] == model.eos, True)
         if step == longest - 1:
@@ -110,7 +125,7 @@ def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Bea
     return Beam(torch.arange(n, device=article.device), memory, (h, c), score, room, nothing, nothing)
 
 
-def _grow(model: Summarizer, now: Beam, topk: TopK, end: bool) -> Beam:
+def _grow(model: Summarizer, now: Beam, topk: TopK, end: bool) -> tuple[Beam, Step]:
     """Every hypothesis by a word; the best of all extensions are left."""
     n, b = now.score.shape
     last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
@@ -136,10 +151,11 @@ def _grow(model: Summarizer, now: Beam, topk: TopK, end: bool) -> Beam:
         kept = before.gather(1, parent[..., None].expand(-1, -1, before.shape[-1]))
         return torch.cat((kept, new[..., None]), -1)
 
-    return Beam(
+    after = Beam(
         now.sentence, now.memory, (state[0][:, rows], state[1][:, rows]), score, now.room,
         grown(now.words, word), grown(now.looked, looked),
     )  # fmt: skip
+    return after, Step(now.sentence, parent, word, score, attention)
 
 
 def _collect(now: Beam, found: list[list[Hypothesis]], which: Tensor, ended: bool) -> None:
