@@ -75,7 +75,6 @@ def test_a_page_shows_the_summarizer_beside_the_language_model(folder, tmp_path)
     page = (tmp_path / "page.html").read_text()
     assert 'id="explorer-0"' in page
     assert 'id="explorer-1"' in page
-    assert "is a summarizer, which cannot be served yet" in str(coterie("serve", folder / "run").exception)
 
 
 def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):

@@ -18,8 +18,8 @@ from typing import Any
 from coterie.report.collect import Content
 from coterie.report.explorer import explore, history
 
-STYLES = ("base.css", "explorer.css", "live.css")
-SCRIPTS = ("dom.js", "data.js", "charts.js", "moves.js", "map.js", "explorer.js", "live.js", "main.js")
+STYLES = ("base.css", "explorer.css", "live.css", "beam.css")
+SCRIPTS = ("dom.js", "data.js", "charts.js", "moves.js", "map.js", "explorer.js", "live.js", "beam.js", "main.js")
 BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 
 

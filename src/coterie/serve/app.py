@@ -17,14 +17,14 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 import coterie
 from coterie.report.collect import collect
 from coterie.report.page import build
-from coterie.serve import language
+from coterie.serve import language, summarizer
 from coterie.serve.limits import BoundedBody
 from coterie.serve.worker import Busy, Worker
 from coterie.training.run import Run, read_json
 from coterie.training.settings import Device
 
 # What is trained, and the routes that a page of it asks.
-ROUTERS = {"language model": language.router}
+ROUTERS = {"language model": language.router, "summarizer": summarizer.router}
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -47,13 +47,9 @@ def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOC
     """The service of a run; `hosts`: the names it answers to ("*": any)."""
     contents = collect([run])
     kind = read_json(Run(run).config)["kind"]
-    if kind not in ROUTERS:
-        raise ValueError(
-            f"{run} is a {kind}, which cannot be served yet: make a page of it with `coterie report {run}`"
-        )
     app = FastAPI(
         title="Coterie", version=coterie.__version__, docs_url=None, redoc_url=None,
-        description="Asks a trained model what comes next: clusters first, then the words in them.",
+        description="Asks a trained model: what comes next, clusters first and then words; or a sentence's title.",
     )  # fmt: skip
     app.include_router(ROUTERS[kind](run, device, Worker(), PROBLEMS))
     page = build(contents, live=kind)

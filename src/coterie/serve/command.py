@@ -16,7 +16,8 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free")] = 8000,
     device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
-    """The report's page of a run, live: type a beginning and see what the model expects. Ctrl-C ends it."""
+    """The report's page of a run, live: type a beginning and see what the model expects, or a sentence and see how its
+    title is found. Ctrl-C ends it."""
     try:
         import uvicorn
 

@@ -1,29 +1,16 @@
 """What the service answers about a language model; what it takes and gives is in its OpenAPI description."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from coterie.lm.trained import Trained
+from coterie.serve.fields import Probability, Read, Strict, Whole
 from coterie.serve.predictor import Predictor
 from coterie.serve.worker import Worker
 from coterie.training.settings import Device
-
-# JSON has one kind of number: 3.0 is a whole one.
-Whole = Annotated[int, BeforeValidator(lambda given: int(given) if _whole(given) else given)]
-Probability = Annotated[float, Field(ge=0, le=1.000001, description="a probability, up to rounding")]
-
-
-def _whole(given: Any) -> bool:
-    return isinstance(given, float) and given.is_integer()
-
-
-class Strict(BaseModel):
-    """Nothing but the fields it has."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Beginning(Strict):
@@ -38,13 +25,6 @@ class Opening(Strict):
 
     text: str = Field("", max_length=4000)
     cluster: Whole = Field(ge=0, le=2**31 - 1)
-
-
-class Read(BaseModel):
-    """A word of the beginning, as the model reads it."""
-
-    word: str
-    known: bool
 
 
 class ClusterChance(BaseModel):

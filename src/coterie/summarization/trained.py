@@ -62,10 +62,13 @@ class Trained:
         how = vocabulary["source"]["settings"]
         return cls(path, model.to(where).eval(), settings, words, how["raw"], how["longest_article"], where)
 
+    def split(self, line: str) -> list[str]:
+        """All words of a sentence, split as those it was trained on."""
+        return normalise.article(line) if self.raw else normalise.ready(line)
+
     def tokens(self, line: str) -> list[str]:
-        """The words of a sentence, split as those it was trained on."""
-        split = normalise.article(line) if self.raw else normalise.ready(line)
-        return split[: self.longest]
+        """Those that are read."""
+        return self.split(line)[: self.longest]
 
     def ids(self, tokens: list[str]) -> list[int]:
         """Their numbers; unknown ones are <unk>."""

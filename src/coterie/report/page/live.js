@@ -42,8 +42,10 @@ function readAs(read) {
   return ["read as ", tail.length < read.length ? "… " : "", ...tail.flatMap((one) => [one.known ? wordEl(one.word) : el("s", { title: "not in the vocabulary" }, wordEl(one.word)), " "])];
 }
 
+// A line with a bar behind it: a button, if there is something to press it for.
 function bar(share, most, content, note, press, chosen) {
-  const made = el("button", { type: "button", class: "bar", onclick: press, "aria-pressed": chosen === undefined ? null : String(chosen) }, el("span", { class: "said" }, content), el("span", { class: "value" }, note));
+  const button = press && { type: "button", onclick: press, "aria-pressed": chosen === undefined ? null : String(chosen) };
+  const made = el(press ? "button" : "div", { class: "bar", ...button }, el("span", { class: "said" }, content), el("span", { class: "value" }, note));
   made.style.setProperty("--share", Math.min(1, share / most));
   return el("li", {}, made);
 }

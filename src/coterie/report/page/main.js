@@ -79,6 +79,7 @@ async function start() {
     addEventListener("hashchange", follow);
   }
   if (summary.live === "language model") startLive();
+  if (summary.live === "summarizer") startBeam();
   startNavigation();
   // The charts come last: the words are there while they are drawn.
   requestAnimationFrame(() => setTimeout(() => drawCharts().then(() => { document.documentElement.dataset.ready = "yes"; movesReady.then(startNavigation); })));
