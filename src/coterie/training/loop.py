@@ -216,8 +216,8 @@ class Trainer:
 
     def _diverged(self, loss: float) -> ValueError:
         return ValueError(
-            f"the loss is {loss} at update {self.progress.step}: lower the learning rate or the clipping norm. The last "
-            "checkpoint is unharmed"
+            f"the loss is {loss} at update {self.progress.step}: lower the learning rate or the clipping norm. The "
+            "last checkpoint is unharmed"
         )
 
     def _save(self) -> None:
