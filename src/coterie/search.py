@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
 FETCH, STREAM = 48, 16
+# By its number for some rows of many, who asked for what and the best of each put together included.
+SHARED_FETCH = 112
 # So few words are all computed before a search has begun.
 SMALL = 1 << 15
 # The share of the dense cost that may be spent before it is known whether searching costs less.
@@ -205,10 +207,12 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
     if not n_rows or too_many or words.partition.n_words < SMALL:
         return values, indices
     if n_rows > 4 * PILOTS:
-        # A few rows go first: where most of them are better answered densely, so are the others.
+        # A few rows go first, and tell how many clusters all of them together will have opened.
         few = torch.arange(PILOTS, device=hidden.device) * (n_rows // PILOTS)
-        tried, _ = attempt(words, hidden[few], log_cluster[few], k, limit)
-        if 2 * int((tried[:, -1] == -torch.inf).sum()) > PILOTS:
+        tried, _ = attempt(words, hidden[few], log_cluster[few], k, limit=0)
+        share = float((log_cluster[few] > tried[:, -1:]).double().mean())  # of the clusters, a row
+        opened = SHARED_FETCH * (1 - (1 - share) ** n_rows) + 2 * share * n_rows
+        if opened * words.partition.n_words > max(limit, TRIAL) * dense_cost(words, n_rows):
             return values, indices
     search = _one_row if n_rows == 1 else _by_waves
     search(words, hidden, log_cluster, values, indices, limit)
@@ -220,11 +224,11 @@ def dense_cost(words: Words, n_rows: int) -> int:
     return words.partition.n_words * (STREAM + n_rows)
 
 
-def opening_cost(sizes: Tensor, cluster: Tensor) -> int:
+def opening_cost(sizes: Tensor, cluster: Tensor, fetch: int = FETCH) -> int:
     """Of clusters (P,), each fetched once for all who ask for it; `sizes` (C,)."""
     asked = torch.bincount(cluster, minlength=sizes.numel())
     # A product and a place among the best for every word of every row.
-    return int((sizes * (FETCH * (asked > 0) + 2 * asked)).sum())
+    return int((sizes * (fetch * (asked > 0) + 2 * asked)).sum())
 
 
 def _one_row(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
@@ -257,6 +261,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
     k = values.shape[1]
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
     sizes, n_words = words.partition.sizes, words.partition.n_words
+    fetch = SHARED_FETCH if hidden.shape[0] > 4 * PILOTS else FETCH
     allowance = TRIAL * dense_cost(words, hidden.shape[0])
     active = torch.arange(hidden.shape[0], device=hidden.device)
     rank, width, given_up = 0, 1, 0
@@ -272,10 +277,10 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         active, in_question = active[going], in_question[going]
         if not active.numel():
             break
-        if opening_cost(sizes, by_rank[active, rank : rank + width][in_question[:, :width]]) > allowance:
+        if opening_cost(sizes, by_rank[active, rank : rank + width][in_question[:, :width]], fetch) > allowance:
             # All that is left at once, so that no cluster is fetched twice, or else nothing of it.
             width = int(in_question.sum(1).max())
-            rest = opening_cost(sizes, by_rank[active, rank:][in_question])
+            rest = opening_cost(sizes, by_rank[active, rank:][in_question], fetch)
             rest += dense_cost(words, given_up) if given_up else 0
             n_found = active.numel() * width * min(k, words.partition.capacity)
             if rest > limit * dense_cost(words, given_up + active.numel()) or n_found > MOST_FOUND:
@@ -283,7 +288,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
                 break
             allowance = math.inf
         next_clusters, asked = by_rank[active, rank : rank + width], in_question[:, :width]  # (A, W)
-        allowance -= opening_cost(sizes, next_clusters[asked])
+        allowance -= opening_cost(sizes, next_clusters[asked], fetch)
         found_values, found_words = _open_wave(words, hidden, log_cluster, active, next_clusters, asked, k)
         best = torch.cat((values[active], found_values), 1).topk(k, 1)
         values[active] = best.values
