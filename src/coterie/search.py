@@ -39,8 +39,9 @@ TRIAL = 0.15
 FIRST_LOOK = 3
 # From so many rows on, all words are computed with a row of numbers for each word.
 MANY_ROWS = 8
-# Rows that tell what the others of a batch will be like.
-PILOTS = 4
+# Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
+# while: no row is like another, and the dense cost is certain.
+PILOTS, WORTH = 4, 0.6
 # Words a wave may find: more would take too much memory.
 MOST_FOUND = 1 << 24
 # So few clusters are opened before threads have begun.
@@ -212,7 +213,7 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
         tried, _ = attempt(words, hidden[few], log_cluster[few], k, limit=0)
         share = float((log_cluster[few] > tried[:, -1:]).double().mean())  # of the clusters, a row
         opened = SHARED_FETCH * (1 - (1 - share) ** n_rows) + 2 * share * n_rows
-        if opened * words.partition.n_words > max(limit, TRIAL) * dense_cost(words, n_rows):
+        if opened * words.partition.n_words > WORTH * dense_cost(words, n_rows):
             return values, indices
     search = _one_row if n_rows == 1 else _by_waves
     search(words, hidden, log_cluster, values, indices, limit)
@@ -261,8 +262,8 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
     k = values.shape[1]
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, C)
     sizes, n_words = words.partition.sizes, words.partition.n_words
-    fetch = SHARED_FETCH if hidden.shape[0] > 4 * PILOTS else FETCH
-    allowance = TRIAL * dense_cost(words, hidden.shape[0])
+    fetch, trial = (SHARED_FETCH, WORTH) if hidden.shape[0] > 4 * PILOTS else (FETCH, TRIAL)
+    allowance = trial * dense_cost(words, hidden.shape[0])
     active = torch.arange(hidden.shape[0], device=hidden.device)
     rank, width, given_up = 0, 1, 0
     while rank < ranked.shape[1]:
