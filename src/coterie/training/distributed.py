@@ -6,6 +6,7 @@ the gradients.
 Shapes: T tokens of one process, D width, V words.
 """
 
+import gc
 import hashlib
 import inspect
 import os
@@ -85,6 +86,9 @@ def join() -> World:
 def leave(world: World) -> None:
     """Leaves them."""
     if world.size > 1 and dist.is_initialized():
+        # What still holds the group, in cycles, would let go of it only as Python ends, when its threads cannot be
+        # waited for any more: the process would then end with an error now and then.
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -60,6 +60,7 @@ def train(
             progress = trainer.fit()
     if progress.finished and world.main:
         run.finish({"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds})
+    world.from_main(None)  # nobody leaves before the others: connections cut short end a process with an error
     return progress
 
 
