@@ -1,25 +1,19 @@
 """Everything a language model's run is told, and two ways to start from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from coterie.training.settings import TrainingSettings
+from coterie.training.settings import ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TrainingSettings):
+class Settings(ModelSettings):
     """The model, its head, the shape of a batch, and how to train."""
 
-    embedding: int = 512
-    hidden: int = 512
     layers: int = 1
-    dropout: float = 0.25  # on the embedding and on the LSTM's output
-    tied: bool = False  # one matrix for the words that go in and those that come out
-    initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
+    dropout: float = 0.25
     sequences: int = 128
     length: int = 20
-    head: str = "self-organized"
-    head_options: dict[str, Any] = field(default_factory=dict)
     projection_factor: float = 1.0  # on the learning rate of the head's projections
     row_accumulator: bool = True  # Adagrad keeps one sum for each word of the embedding
     clip_embedding: bool = False  # whether the embedding's gradient counts in the norm and is clipped
@@ -27,15 +21,7 @@ class Settings(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("embedding", "hidden", "layers", "sequences", "length", "projection_factor"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0; got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
-        if self.tied and self.embedding != self.hidden:
-            raise ValueError(
-                f"tied weights need an embedding as wide as the hidden layer; got {self.embedding} and {self.hidden}"
-            )
+        self._above_zero("layers", "sequences", "length", "projection_factor")
 
 
 # What is measured best on text8 is the default of every field. As the paper prints it: Adagrad from zero, no dropout,

@@ -43,16 +43,8 @@ class Trained:
     @classmethod
     def open(cls, path: Path, device: Device = "auto") -> "Trained":
         """The best model of a run."""
-        run, config = Run.open(path, KIND)
+        config, content, vocabulary = saved(path, KIND, "lm")
         where = choose_device(device)
-        try:
-            content = checkpoint.load(run.best)
-            vocabulary = read_json(path / VOCABULARY)
-        except FileNotFoundError as error:
-            raise ValueError(
-                f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie lm train "
-                f"{config['corpus']['path']} --out {path} --resume`"
-            ) from error
         settings = Settings.from_dict(config["settings"])
         counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
         # What a head was made from is in its state: no text is read again, no clusters are looked for.
@@ -83,6 +75,18 @@ class Trained:
     @cached_property
     def id_of(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
+
+
+def saved(path: Path, kind: str, command: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What a run's folder holds: its configuration, its best model, its vocabulary. `command` trains that kind."""
+    run, config = Run.open(path, kind)
+    try:
+        return config, checkpoint.load(run.best), read_json(path / VOCABULARY)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie {command} "
+            f"train {config['corpus']['path']} --out {path} --resume`"
+        ) from error
 
 
 def saved_clusters(state: dict[str, Tensor]) -> Partition | None:

@@ -1,13 +1,13 @@
 """Everything a summarizer's run is told, and two ways to start from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from coterie.training.settings import Optimizer, Schedule, TrainingSettings
+from coterie.training.settings import ModelSettings, Optimizer, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TrainingSettings):
+class Settings(ModelSettings):
     """The model, its head, the size of a batch, and how to train."""
 
     epochs: int = 15
@@ -17,27 +17,14 @@ class Settings(TrainingSettings):
     clip: float | None = 5.0
     weight_decay: float = 1e-6  # of all parameters
     patience: int | None = None
-    embedding: int = 512
-    hidden: int = 512
     bidirectional: bool = True  # whether the sentence is read from both ends
-    dropout: float = 0.3  # on the embedding and on what the head is given
-    tied: bool = True  # one matrix for the words that go in and those that come out
-    initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
+    dropout: float = 0.3
+    tied: bool = True
     batch: int = 128  # pairs
-    head: str = "self-organized"
-    head_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("embedding", "hidden", "batch"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0; got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
-        if self.tied and self.embedding != self.hidden:
-            raise ValueError(
-                f"tied weights need an embedding as wide as the hidden layer; got {self.embedding} and {self.hidden}"
-            )
+        self._above_zero("batch")
 
 
 # As the paper says it: read in one direction, no dropout, no clipping, a constant learning rate.

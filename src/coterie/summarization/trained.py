@@ -11,17 +11,15 @@ import numpy as np
 import torch
 
 from coterie.baselines import Material
-from coterie.lm.corpus import EOS, VOCABULARY
-from coterie.lm.trained import saved_clusters
+from coterie.lm.corpus import EOS
+from coterie.lm.trained import saved, saved_clusters
 from coterie.partition import Partition
 from coterie.summarization import normalise
 from coterie.summarization.build import build
 from coterie.summarization.model import Summarizer
 from coterie.summarization.settings import Settings
 from coterie.summarization.train import KIND, PARTITION
-from coterie.training import checkpoint
 from coterie.training.device import choose_device
-from coterie.training.run import Run, read_json
 from coterie.training.settings import Device
 
 
@@ -40,23 +38,15 @@ class Trained:
     @classmethod
     def open(cls, path: Path, device: Device = "auto") -> "Trained":
         """The best model of a run."""
-        run, config = Run.open(path, KIND)
+        config, content, vocabulary = saved(path, KIND, "summarize")
         where = choose_device(device)
-        try:
-            content = checkpoint.load(run.best)
-            vocabulary = read_json(path / VOCABULARY)
-        except FileNotFoundError as error:
-            raise ValueError(
-                f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie summarize "
-                f"train {config['corpus']['path']} --out {path} --resume`"
-            ) from error
         settings = Settings.from_dict(config["settings"])
         partition = Partition.load(path / PARTITION) if (path / PARTITION).exists() else None
         words = vocabulary["words"]
         counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
         # What a head was made from is in its state: no titles are read again, no clusters are looked for.
-        saved = None if partition is not None else saved_clusters(content["model"])
-        material = Material(words, np.empty(0, np.int64), saved)
+        learned = None if partition is not None else saved_clusters(content["model"])
+        material = Material(words, np.empty(0, np.int64), learned)
         model = build(settings, counts, words.index(EOS), partition, material)
         model.load_state_dict(content["model"])
         how = vocabulary["source"]["settings"]

@@ -1,6 +1,6 @@
 """What every training run is told, whatever it trains."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 Optimizer = Literal["adagrad", "adam", "adamw"]
@@ -37,12 +37,15 @@ class TrainingSettings:
         ):  # fmt: skip
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
-        for name in ("epochs", "log_every", "evaluate_every", "patience", "learning_rate", "clip"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0; got {value}")
+        self._above_zero("epochs", "log_every", "evaluate_every", "patience", "learning_rate", "clip")
         for name in ("warmup", "weight_decay", "accumulator", "checkpoint_every"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
+
+    def _above_zero(self, *names: str) -> None:
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0; got {value}")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -55,3 +58,26 @@ class TrainingSettings:
         if stranger := next((name for name in given if name not in known), None):
             raise ValueError(f"there is no setting called {stranger!r}; there are: {', '.join(sorted(known))}")
         return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(TrainingSettings):
+    """What every model with words in and words out is told beside."""
+
+    embedding: int = 512
+    hidden: int = 512
+    dropout: float = 0.0  # on the embedding and on what the head is given
+    tied: bool = False  # one matrix for the words that go in and those that come out
+    initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
+    head: str = "self-organized"
+    head_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._above_zero("embedding", "hidden")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
+        if self.tied and self.embedding != self.hidden:
+            raise ValueError(
+                f"tied weights need an embedding as wide as the hidden layer; got {self.embedding} and {self.hidden}"
+            )
