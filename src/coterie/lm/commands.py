@@ -12,6 +12,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from coterie.lm.prepare_command import prepare
+from coterie.training import command
 
 lm = typer.Typer(no_args_is_help=True, help="Language models: from text to a trained model, and its use.")
 lm.command()(prepare)
@@ -25,94 +26,59 @@ AsJson = Annotated[bool, Option("--json", help="as JSON")]
 def train(
     context: typer.Context,
     data: Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie lm prepare`")],
-    out: Annotated[Path, Option(metavar="RUN", help="the run's folder: everything is written there")],
-    resume: Annotated[bool, Option("--resume", help="go on where the run stopped")] = False,
-    force: Annotated[bool, Option("--force", help="replace the run that is there")] = False,
-    preset: Annotated[str | None, Option(help="best (the default), or paper: as printed")] = None,
-    head: Annotated[str | None, Option(help="the softmax: self-organized, full, importance, nce, adaptive, …")] = None,
-    head_option: Annotated[
-        list[str] | None, Option(metavar="NAME=VALUE", help="of the head, such as reorganize_every=250; repeat it")
-    ] = None,
-    epochs: Annotated[int | None, Option()] = None,
-    embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
-    hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
+    out: command.Out,
+    resume: command.Resume = False,
+    force: command.Force = False,
+    preset: command.Preset = None,
+    head: command.Head = None,
+    head_option: command.HeadOption = None,
+    epochs: command.Number = None,
+    embedding: command.EmbeddingWidth = None,
+    hidden: command.HiddenWidth = None,
     layers: Annotated[int | None, Option(help="of the LSTM")] = None,
-    dropout: Annotated[float | None, Option()] = None,
-    tied: Annotated[bool | None, Option("--tied/--untied", help="one matrix for words in and out")] = None,
-    initial_range: Annotated[float | None, Option(help="weights start uniform in ± this")] = None,
+    dropout: command.Share = None,
+    tied: command.Tied = None,
+    initial_range: command.InitialRange = None,
     sequences: Annotated[int | None, Option(help="streams of text read side by side")] = None,
     length: Annotated[int | None, Option(help="steps of a batch")] = None,
-    optimizer: Annotated[str | None, Option(help="adagrad, adam or adamw")] = None,
-    learning_rate: Annotated[float | None, Option()] = None,
-    schedule: Annotated[str | None, Option(help="constant, halving, cosine or linear")] = None,
-    warmup: Annotated[int | None, Option(help="updates over which the learning rate rises")] = None,
-    clip: Annotated[float | None, Option(help="the most the gradient's norm may be; 0: any")] = None,
+    optimizer: command.Optimizer = None,
+    learning_rate: command.Share = None,
+    schedule: command.Schedule = None,
+    warmup: command.Warmup = None,
+    clip: command.Clip = None,
+    clip_embedding: Annotated[bool | None, Option(help="whether the embedding counts in that norm")] = None,
     weight_decay: Annotated[float | None, Option(help="of the LSTM's weights")] = None,
     accumulator: Annotated[float | None, Option(help="where Adagrad's sums start")] = None,
     row_accumulator: Annotated[bool | None, Option(help="Adagrad: one sum for each word of the embedding")] = None,
     projection_factor: Annotated[float | None, Option(help="on the learning rate of the head's projections")] = None,
-    precision: Annotated[str | None, Option(help="auto, float32 or bfloat16")] = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
-    seed: Annotated[int | None, Option()] = None,
-    log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
-    evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
-    patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
-    checkpoint_every: Annotated[
-        float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")
-    ] = None,
-    graph: Annotated[bool | None, Option(help="on a GPU, replay the update as one CUDA graph")] = None,
+    precision: command.Precision = None,
+    device: command.Device = None,
+    seed: command.Number = None,
+    log_every: command.LogEvery = None,
+    evaluate_every: command.EvaluateEvery = None,
+    patience: command.Patience = None,
+    checkpoint_every: command.CheckpointEvery = None,
+    graph: command.Graph = None,
 ) -> None:
     """Trains a language model; what is not given comes from the preset, or with --resume from the run itself."""
     from coterie.lm.corpus import Corpus
     from coterie.lm.settings import Settings, from_preset
     from coterie.lm.train import stored_settings
     from coterie.lm.train import train as run_training
-    from coterie.training import distributed
 
-    if resume and force:
-        raise ValueError("--resume goes on with a run, --force replaces it: give one of them")
-    apart = ("data", "out", "resume", "force", "preset", "head_option")
-    given: dict[str, Any] = {
-        name: value for name, value in context.params.items() if value is not None and name not in apart
-    }
-    if given.get("clip") == 0:
-        given["clip"] = None
-    if head_option:
-        given["head_options"] = dict(map(parse_option, head_option))
+    command.one_of(resume, force)
+    given = command.given(context)
     if resume and preset is None and out.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
         settings = from_preset(preset or "best", **given)
     corpus = Corpus.open(data)
-    world = distributed.join()
-    try:
-        console = Console(stderr=True)
-        progress = run_training(
-            corpus, out, settings, resume=resume, force=force, console=console if world.main else None, world=world
-        )
-    finally:
-        distributed.leave(world)
-    if not world.main:
-        return
-    if not progress.finished:
-        console.print(f"stopped at update {progress.step:,}; go on with --resume", highlight=False)
-        raise typer.Exit(130)
-    best = progress.best
-    typer.echo(
-        f"perplexity {best['perplexity']:.2f} after update {best['step']:,}; {progress.seconds / 60:.1f} minutes of "
-        f"training; written to {out}"
+    command.carry_out(
+        lambda console, world: run_training(
+            corpus, out, settings, resume=resume, force=force, console=console, world=world
+        ),
+        out,
     )
-
-
-def parse_option(given: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as JSON has it, or a word."""
-    name, equals, value = given.partition("=")
-    if not (name and equals):
-        raise ValueError(f"an option takes NAME=VALUE; got {given!r}")
-    try:
-        return name, json.loads({"None": "null", "True": "true", "False": "false"}.get(value, value))
-    except json.JSONDecodeError:
-        return name, value
 
 
 @lm.command("eval")
@@ -264,7 +230,8 @@ def reproduce(
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
-    given = {name: value for name, value in named.items() if value is not None} | dict(map(parse_option, setting or []))
+    given = {name: value for name, value in named.items() if value is not None}
+    given |= dict(map(command.parse_option, setting or []))
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
     numbers = [int(seed) for seed in seeds.split(",")]

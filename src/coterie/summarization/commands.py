@@ -3,26 +3,22 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from coterie.lm.commands import OnDevice, parse_option
+from coterie.lm.commands import OnDevice
 from coterie.summarization.prepare_command import prepare
 from coterie.summarization.score_command import score
+from coterie.training import command
 
 summarize = typer.Typer(no_args_is_help=True, help="Sentence summarization: from pairs of text to titles and scores.")
 summarize.command()(prepare)
 summarize.command()(score)
 
 Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie summarize prepare`")]
-Resume = Annotated[bool, Option("--resume", help="go on where the run stopped")]
-Force = Annotated[bool, Option("--force", help="replace the run that is there")]
-HeadOption = Annotated[
-    list[str] | None, Option(metavar="NAME=VALUE", help="of the head, such as label_smoothing=0.1; repeat it")
-]
 
 
 @summarize.command()
@@ -30,8 +26,8 @@ def cluster(
     context: typer.Context,
     data: Data,
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],
-    resume: Resume = False,
-    force: Force = False,
+    resume: command.Resume = False,
+    force: command.Force = False,
     preset: Annotated[str, Option(help="of the language model: best or paper")] = "best",
     epochs: Annotated[int | None, Option(min=1)] = None,
     hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
@@ -39,7 +35,7 @@ def cluster(
     sequences: Annotated[int | None, Option(help="streams of titles read side by side")] = None,
     seed: Annotated[int | None, Option()] = None,
     device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
-    head_option: HeadOption = None,
+    head_option: command.HeadOption = None,
 ) -> None:
     """Learns clusters from the titles alone, with a language model; `train --partition RUN` then uses them, fixed."""
     from coterie.lm.settings import Settings
@@ -48,7 +44,7 @@ def cluster(
     from coterie.summarization.clusters import title_settings
     from coterie.summarization.corpus import Pairs
 
-    given = _given(context, "preset", head_option)
+    given = command.given(context)
     console = Console(stderr=True)
     if resume and out.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
@@ -65,39 +61,37 @@ def cluster(
 def train(
     context: typer.Context,
     data: Data,
-    out: Annotated[Path, Option(metavar="RUN", help="the run's folder: everything is written there")],
+    out: command.Out,
     partition: Annotated[
         Path | None, Option(help="clusters that stay as they are: a file, or the folder of `coterie summarize cluster`")
     ] = None,
-    resume: Resume = False,
-    force: Force = False,
-    preset: Annotated[str | None, Option(help="best (the default), or paper: as printed")] = None,
-    head: Annotated[str | None, Option(help="the softmax: self-organized, full, adaptive, …")] = None,
-    head_option: HeadOption = None,
-    epochs: Annotated[int | None, Option()] = None,
-    embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
-    hidden: Annotated[int | None, Option(help="width of the LSTMs")] = None,
+    resume: command.Resume = False,
+    force: command.Force = False,
+    preset: command.Preset = None,
+    head: command.Head = None,
+    head_option: command.HeadOption = None,
+    epochs: command.Number = None,
+    embedding: command.EmbeddingWidth = None,
+    hidden: command.HiddenWidth = None,
     bidirectional: Annotated[bool | None, Option("--bidirectional/--one-way", help="read from both ends")] = None,
-    dropout: Annotated[float | None, Option()] = None,
-    tied: Annotated[bool | None, Option("--tied/--untied", help="one matrix for words in and out")] = None,
-    initial_range: Annotated[float | None, Option(help="weights start uniform in ± this")] = None,
+    dropout: command.Share = None,
+    tied: command.Tied = None,
+    initial_range: command.InitialRange = None,
     batch: Annotated[int | None, Option(help="pairs")] = None,
-    optimizer: Annotated[str | None, Option(help="adagrad, adam or adamw")] = None,
-    learning_rate: Annotated[float | None, Option()] = None,
-    schedule: Annotated[str | None, Option(help="constant, halving, cosine or linear")] = None,
-    warmup: Annotated[int | None, Option(help="updates over which the learning rate rises")] = None,
-    clip: Annotated[float | None, Option(help="the most the gradient's norm may be; 0: any")] = None,
-    weight_decay: Annotated[float | None, Option()] = None,
-    precision: Annotated[str | None, Option(help="auto, float32 or bfloat16")] = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
-    seed: Annotated[int | None, Option()] = None,
-    log_every: Annotated[int | None, Option(help="updates between lines of the log")] = None,
-    evaluate_every: Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")] = None,
-    patience: Annotated[int | None, Option(help="stop after so many evaluations without a better one")] = None,
-    checkpoint_every: Annotated[
-        float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")
-    ] = None,
-    graph: Annotated[bool | None, Option(help="on a GPU, replay the update as CUDA graphs")] = None,
+    optimizer: command.Optimizer = None,
+    learning_rate: command.Share = None,
+    schedule: command.Schedule = None,
+    warmup: command.Warmup = None,
+    clip: command.Clip = None,
+    weight_decay: command.Share = None,
+    precision: command.Precision = None,
+    device: command.Device = None,
+    seed: command.Number = None,
+    log_every: command.LogEvery = None,
+    evaluate_every: command.EvaluateEvery = None,
+    patience: command.Patience = None,
+    checkpoint_every: command.CheckpointEvery = None,
+    graph: command.Graph = None,
 ) -> None:
     """Trains a summarizer; what is not given comes from the preset, or with --resume from the run itself."""
     from coterie.partition import Partition
@@ -106,11 +100,9 @@ def train(
     from coterie.summarization.settings import Settings, from_preset
     from coterie.summarization.train import PARTITION, stored_settings
     from coterie.summarization.train import train as run_training
-    from coterie.training import distributed
 
-    if resume and force:
-        raise ValueError("--resume goes on with a run, --force replaces it: give one of them")
-    given = _given(context, "partition", head_option)
+    command.one_of(resume, force)
+    given = command.given(context)
     if resume and preset is None and out.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
@@ -121,30 +113,11 @@ def train(
         seats = clusters.load(partition, pairs)
     elif resume and (out / PARTITION).exists():
         seats = Partition.load(out / PARTITION)
-    world = distributed.join()
-    try:
-        console = Console(stderr=True)
-        progress = run_training(
-            pairs,
-            out,
-            settings,
-            seats,
-            resume=resume,
-            force=force,
-            console=console if world.main else None,
-            world=world,
-        )
-    finally:
-        distributed.leave(world)
-    if not world.main:
-        return
-    if not progress.finished:
-        console.print(f"stopped at update {progress.step:,}; go on with --resume", highlight=False)
-        raise typer.Exit(130)
-    best = progress.best
-    typer.echo(
-        f"perplexity {best['perplexity']:.2f} after update {best['step']:,}; {progress.seconds / 60:.1f} minutes of "
-        f"training; written to {out}"
+    command.carry_out(
+        lambda console, world: run_training(
+            pairs, out, settings, seats, resume=resume, force=force, console=console, world=world
+        ),
+        out,
     )
 
 
@@ -179,14 +152,3 @@ def generate(
         for title in write(trained, few, decoding):
             typer.echo(title)
             sys.stdout.flush()
-
-
-def _given(context: typer.Context, apart: str, head_option: list[str] | None) -> dict[str, Any]:
-    """The settings that were given on the command line."""
-    left_out = ("data", "out", "resume", "force", "preset", "head_option", apart)
-    given = {name: value for name, value in context.params.items() if value is not None and name not in left_out}
-    if given.get("clip") == 0:
-        given["clip"] = None
-    if head_option:
-        given["head_options"] = dict(map(parse_option, head_option))
-    return given
