@@ -230,7 +230,7 @@ def reproduce(
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
-    given = {name: value for name, value in named.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     given |= dict(map(command.parse_option, setting or []))
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
