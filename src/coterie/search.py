@@ -10,7 +10,10 @@ Costs are counted in products of one hidden vector with one word vector.
 Shapes: T rows, D width, V words, C clusters, S words of a cluster, k answers, P pairs of a row and a cluster to open.
 """
 
+import bisect
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +40,9 @@ SMALL = 1 << 15
 TRIAL = 0.15
 # Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
 FIRST_LOOK = 3
+# For one row, clusters of so many words are opened together, and of half as many as are open already: they might have
+# been spared, but asking for a cluster takes as long as fetching a few hundred words.
+TOGETHER = 1024
 # From so many rows on, all words are computed with a row of numbers for each word.
 MANY_ROWS = 8
 # Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
@@ -233,27 +239,30 @@ def opening_cost(sizes: Tensor, cluster: Tensor, fetch: int = FETCH) -> int:
 
 
 def _one_row(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
-    """A single row, one cluster at a time: writes what it finds to values and indices (1, k)."""
+    """A single row, a few clusters at a time: writes what it finds to values and indices (1, k)."""
     ordered, by_rank = log_cluster[0].sort(descending=True)
-    ranked, clusters = ordered.tolist(), by_rank.tolist()
+    ranked, clusters, sizes = ordered.tolist(), by_rank.tolist(), words.partition.sizes[by_rank].tolist()
     dense, best, found, worst = dense_cost(words, 1), values[0], indices[0], -math.inf
-    allowance = TRIAL * dense
-    for rank, c in enumerate(clusters):
-        if worst >= ranked[rank]:
-            break
-        ids = words.members(c)
-        allowance -= ids.numel() * (FETCH + 1)
-        if rank == FIRST_LOOK or allowance < 0:
-            # Clusters more probable than the k-th best word may hold a better one.
-            in_question = int(words.partition.sizes[by_rank[rank:][ordered[rank:] > worst]].sum())
+    opened = list(itertools.accumulate(sizes, initial=0))  # (C + 1,) words of the first clusters
+    together = min(TOGETHER, words.partition.n_words >> 6)
+    allowance, rank, looked = TRIAL * dense, 0, False
+    while rank < len(clusters) and ranked[rank] > worst:
+        # Clusters more probable than the k-th best word may hold a better one.
+        last = bisect.bisect_left(ranked, -worst, rank, key=operator.neg)
+        end = min(bisect.bisect_left(opened, opened[rank] + max(together, opened[rank] // 2)), last)
+        allowance -= (opened[end] - opened[rank]) * (FETCH + 1)
+        if (rank >= FIRST_LOOK and not looked) or allowance < 0:
+            looked, in_question = True, opened[last] - opened[rank]
             flat = 2 * in_question > words.partition.n_words
             if in_question * (FETCH + 1) > limit * dense and (allowance < 0 or flat):
                 return
             allowance = allowance if allowance >= 0 else math.inf
-        log_p = words.logits_of(hidden, ids).log_softmax(1)[0].add_(ranked[rank])
-        best, places = torch.cat((best, log_p)).topk(values.shape[1])
+        ids = torch.cat([words.members(c) for c in clusters[rank:end]])
+        parts = words.logits_of(hidden, ids)[0].split(sizes[rank:end])
+        log_p = [part.log_softmax(0).add_(share) for part, share in zip(parts, ranked[rank:end], strict=True)]
+        best, places = torch.cat((best, *log_p)).topk(values.shape[1])
         found = torch.cat((found, ids))[places]
-        worst = float(best[-1])
+        worst, rank = float(best[-1]), end
     values[0], indices[0] = best, found
 
 
