@@ -10,6 +10,7 @@ from coterie import search as words_search
 from coterie.baselines import build as build_head
 from coterie.summarization.beam import search
 from coterie.summarization.model import Summarizer
+from coterie.words import Words
 
 EOS = 1
 
@@ -109,8 +110,8 @@ def test_it_is_the_plain_search(head, beam, longest, end):
 def test_the_pruned_search_finds_what_the_dense_one_finds(end, monkeypatch):
     monkeypatch.setattr(words_search, "SMALL", 0)
     clusters = []
-    own = words_search.Words.logits_of
-    monkeypatch.setattr(words_search.Words, "logits_of", lambda *given: (clusters.append(1), own(*given))[1])
+    own = Words.logits_of
+    monkeypatch.setattr(Words, "logits_of", lambda *given: (clusters.append(1), own(*given))[1])
     found = model(3000, hidden=16, seed=2)
     article, length = sentences(20, 3000)
     opened = []

@@ -4,8 +4,9 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie import sampling, search
+from coterie import answers, sampling, search, words
 from coterie.partition import Partition
+from coterie.words import Words
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
 
@@ -38,7 +39,7 @@ def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
         assert torch.allclose(log_p.gather(1, indices), values, atol=1e-5)
 
 
-class Counted(search.Words):
+class Counted(Words):
     """Counts what is fetched: clusters by their words and rows, all words by rows."""
 
     opened: list[tuple[int, int]]
@@ -59,7 +60,7 @@ class Counted(search.Words):
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(search, "Words", Counted)
+    monkeypatch.setattr(answers, "Words", Counted)
     Counted.opened, Counted.dense = [], []
     return Counted
 
@@ -218,8 +219,8 @@ def test_tempered_draws_of_one_row_do_not_avoid_large_clusters(temperature):
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_several_threads_search_as_one_does(monkeypatch, autocast):
-    monkeypatch.setattr(search, "FEW_NUMBERS", 0)
-    monkeypatch.setattr(search, "FEW_CLUSTERS", 0)
+    monkeypatch.setattr(words, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(words, "FEW_CLUSTERS", 0)
     head = make(3000, in_features=16, projection=False)
     hidden = torch.randn(20, 16)
     found = []

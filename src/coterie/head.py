@@ -9,23 +9,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie import sampling, search
+from coterie.answers import ACTIVATIONS, Answers
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose
 from coterie.checkpoint import why_unfit
 from coterie.faults import Faults
 from coterie.grouping import Grouping
-from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
+from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
 Reduction = Literal["mean", "sum", "none"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
 
 class HeadOutput(NamedTuple):
@@ -35,7 +33,7 @@ class HeadOutput(NamedTuple):
     loss: Tensor
 
 
-class SelfOrganizedSoftmax(nn.Module):
+class SelfOrganizedSoftmax(Answers):
     """Exact P(w|h) = P(c|h) · P(w|c, h) over V classes at a cost of O(√V), for training and for search.
 
     Call `step()` after every `optimizer.step()`: each `reorganize_every` updates it moves words to the clusters that
@@ -243,73 +241,7 @@ class SelfOrganizedSoftmax(nn.Module):
         """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
         return self.meter.read(reset)
 
-    # -- answers ------------------------------------------------------------------------------------------------
-
-    def log_prob(self, hidden: Tensor) -> Tensor:
-        """log P(w|h) of every class: (..., D) → (..., V)."""
-        words, word_hidden, log_clusters = self._answer(hidden)
-        return words.log_prob(word_hidden, log_clusters).reshape(*hidden.shape[:-1], self.n_classes)
-
-    def cluster_log_prob(self, hidden: Tensor) -> Tensor:
-        """log P(c|h) of every cluster, -inf for an empty one: (..., D) → (..., C)."""
-        _, _, log_clusters = self._answer(hidden)
-        return log_clusters.reshape(*hidden.shape[:-1], self.n_clusters)
-
-    def member_log_prob(self, hidden: Tensor, cluster: int) -> Tensor:
-        """log P(w|c, h) of the words of one cluster, in the order of `partition.members`: (..., D) → (..., S)."""
-        words, word_hidden, _ = self._answer(hidden)
-        members = self.partition.members(cluster)
-        return words.logits_of(word_hidden, members).log_softmax(-1).reshape(*hidden.shape[:-1], members.numel())
-
-    def predict(self, hidden: Tensor) -> Tensor:
-        """The most probable class: (..., D) → (...)."""
-        return self.topk(hidden, 1)[1].squeeze(-1)
-
-    @torch.no_grad()
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
-        self._check_k(k, "k")
-        values, indices = search.topk(*self._answer(hidden), k)
-        return values.reshape(*hidden.shape[:-1], k), indices.reshape(*hidden.shape[:-1], k)
-
-    @torch.no_grad()
-    def sample(
-        self,
-        hidden: Tensor,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature must be zero or more; got {temperature}")
-        if top_k is not None:
-            self._check_k(top_k, "top_k")
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
-        if temperature == 0:
-            return self.predict(hidden)
-        drawn = sampling.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
-        return drawn.reshape(hidden.shape[:-1])
-
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _project(self, hidden: Tensor) -> Tensor:
-        """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
-        if self.projection is None:
-            return hidden
-        both: Tensor = self.projection(hidden)
-        return both if self.activation is None else ACTIVATIONS[self.activation](both)
-
-    def _answer(self, hidden: Tensor) -> tuple[search.Words, Tensor, Tensor]:
-        """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C)."""
-        self._check_hidden(hidden)
-        both = self._project(hidden.reshape(-1, self.in_features))
-        cluster_hidden, word_hidden = split(both, self.in_features)
-        logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
-        words = search.Words(self.weight, self.bias, self.partition)
-        return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
     @torch.no_grad()
     def _remember(
@@ -361,18 +293,6 @@ class SelfOrganizedSoftmax(nn.Module):
         if not mode:
             self._remind()
         return super().train(mode)
-
-    def _check_hidden(self, hidden: Tensor) -> None:
-        if hidden.ndim == 0 or hidden.shape[-1] != self.in_features:
-            raise ValueError(f"hidden must be (..., {self.in_features}) wide; got shape {tuple(hidden.shape)}")
-        if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
-            raise TypeError(
-                f"hidden is {hidden.dtype}, the layer {self.weight.dtype}: convert one of them, or use torch.autocast"
-            )
-
-    def _check_k(self, k: int, name: str) -> None:
-        if not 1 <= k <= self.n_classes:
-            raise ValueError(f"{name} must be from 1 to n_classes = {self.n_classes}; got {k}")
 
     def extra_repr(self) -> str:
         return (

@@ -11,7 +11,8 @@ Shapes: T rows, D width, V words, C clusters, S words of a cluster, k candidates
 import torch
 from torch import Tensor
 
-from coterie.search import TRIAL, Opened, Words, attempt, dense_cost, on_gpu, opening_cost, topk
+from coterie.search import TRIAL, attempt, dense_cost, opening_cost, topk
+from coterie.words import Opened, Words, on_gpu
 
 # A nucleus is looked for among this many of the best words.
 NUCLEUS = 64

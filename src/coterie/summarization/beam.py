@@ -1,8 +1,8 @@
 """Beam search for the most probable titles, many sentences at a time.
 
 A beam of B hypotheses grows a word at a time; of all their extensions the best go on. One that ends leaves the beam and
-takes its place with it, so the beam narrows until none is left. At most B extensions of a hypothesis can go on, so its
-B most probable words are all that is ever needed of V: the head finds them exactly without computing the others.
+takes its place with it, so the beam narrows until none is left. Of all B · V extensions the B best are needed: a head
+with clusters finds them exactly, and opens only the clusters that can still hold one of them.
 
 Shapes: N sentences, B hypotheses of each, S words of a sentence, k words to go on with, D width.
 """
@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from coterie.baselines.registry import Head
+from coterie.head import SelfOrganizedSoftmax
 from coterie.layers.lstm import State
+from coterie.search import together
 from coterie.summarization.model import Memory, Summarizer
 
 # hidden (T, D) and k → log P and words of the k most probable, both (T, k)
 TopK = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+# hidden (N, B, D), log P of the hypotheses (N, B) and k → log P, hypothesis and word of the k best extensions, (N, k)
+Extend = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,11 @@ def search(
         raise ValueError(f"a beam holds one hypothesis at least; got {beam}")
     if longest < 1:
         raise ValueError(f"a title must have room for a word; got {longest} words")
-    best = topk or cast(Head, model.head).topk
+    extend = _extender(model, topk)
     found: list[list[Hypothesis]] = [[] for _ in range(article.shape[0])]
     now = _begin(model, article, length, beam)
     for step in range(longest):
-        now, grown = _grow(model, now, best, end)
+        now, grown = _grow(model, now, extend, end)
         if watch is not None:
             watch(grown)
         if end:
@@ -125,25 +129,35 @@ def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Bea
     return Beam(torch.arange(n, device=article.device), memory, (h, c), score, room, nothing, nothing)
 
 
-def _grow(model: Summarizer, now: Beam, topk: TopK, end: bool) -> tuple[Beam, Step]:
+def _extender(model: Summarizer, topk: TopK | None) -> Extend:
+    """The head's own way to extend hypotheses; where it has none, or `topk` is given, from the best of each."""
+    if topk is None and hasattr(model.head, "extend"):
+        return cast(SelfOrganizedSoftmax, model.head).extend
+    best, n_words = topk or cast(Head, model.head).topk, model.embedding.num_embeddings
+
+    def extend(hidden: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        flat = hidden.flatten(0, 1)
+        values, found = together(lambda rows, n: best(flat[rows], n), score, n_words, k)
+        return values, found // n_words, found % n_words
+
+    return extend
+
+
+def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam, Step]:
     """Every hypothesis by a word; the best of all extensions are left."""
     n, b = now.score.shape
     last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
     output, state = model.write(last.reshape(n * b, 1), now.state)
     hidden, attention = model.look(output.view(n, b, -1), now.memory)  # (N, B, D), (N, B, S)
-    alive = now.score > -torch.inf
-    k = min(model.embedding.num_embeddings, b if end else b + 1)
-    log_prob, words = topk(hidden[alive], k)  # both (alive, k)
+    # Where none may end, each hypothesis may have its end among the best.
+    k = min(b if end else 2 * b, b * model.embedding.num_embeddings)
+    total, parent, word = extend(hidden, now.score, k)  # (N, k)
     if not end:
-        log_prob = log_prob.masked_fill(words == model.eos, -torch.inf)
-    total = torch.full((n, b, k), -torch.inf, device=now.score.device)
-    total[alive] = now.score[alive][:, None] + log_prob
-    extensions = torch.zeros((n, b, k), dtype=torch.int64, device=now.score.device)
-    extensions[alive] = words
-    best = total.flatten(1).topk(b, 1)  # (N, B)
-    parent = best.indices // k
-    score = best.values.masked_fill(torch.arange(b, device=parent.device) >= now.room[:, None], -torch.inf)
-    word = extensions.flatten(1).gather(1, best.indices)
+        total = total.masked_fill(word == model.eos, -torch.inf)
+        total, places = total.sort(dim=1, descending=True, stable=True)
+        parent, word = parent.gather(1, places), word.gather(1, places)
+    total, parent, word = total[:, :b], parent[:, :b], word[:, :b]  # (N, B)
+    score = total.masked_fill(torch.arange(b, device=parent.device) >= now.room[:, None], -torch.inf)
     rows = (parent + torch.arange(n, device=parent.device)[:, None] * b).flatten()  # (N · B,)
     looked = attention.argmax(-1).gather(1, parent)  # (N, B)
 

@@ -1,0 +1,151 @@
+"""The word level as it is asked: all words of some rows, or the clusters that rows ask for, nothing padded.
+
+Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.backend import HAS_TRITON
+from coterie.partition import Partition
+from coterie.workers import spread
+
+if TYPE_CHECKING:
+    from coterie.search_gpu import GpuWords
+
+# From so many rows on, all words are computed with a row of numbers for each word.
+MANY_ROWS = 8
+# So few clusters are opened before threads have begun.
+FEW_CLUSTERS = 4
+FEW_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One opened cluster."""
+
+    pairs: Tensor  # (N,) which of the pairs asked for it
+    words: Tensor  # (S,)
+    log_prob: Tensor  # (N, S) log P(w|c, h)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The word level: vectors, biases, and who sits with whom."""
+
+    weight: Tensor  # (V, D)
+    bias: Tensor | None  # (V,)
+    partition: Partition
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """`partition.offsets` as whole numbers."""
+        bounds: list[int] = self.partition.offsets.tolist()
+        return bounds
+
+    def members(self, cluster: int) -> Tensor:
+        """The words of a cluster, (S,)."""
+        return self.partition.words[self.bounds[cluster] : self.bounds[cluster + 1]]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
+        if hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64):
+            return self._in_full(F.linear(hidden, self.weight, self.bias), None)  # narrower in autocast
+        return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
+
+    def logits_by_word(self, hidden: Tensor) -> Tensor:
+        """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
+        logits = self.weight.to(hidden.dtype) @ hidden.T
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.bias is None else logits.add_(self.bias[:, None])
+
+    def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
+        if scratch is None:
+            rows = self.weight.index_select(0, words)
+        else:
+            rows = torch.index_select(self.weight, 0, words, out=scratch[: words.numel()])
+        return self._in_full(
+            hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias.index_select(0, words)
+        )
+
+    @staticmethod
+    def _in_full(logits: Tensor, bias: Tensor | None) -> Tensor:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if bias is None else logits + bias
+
+    def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
+        if gpu := on_gpu(self, hidden):
+            return gpu.log_prob(hidden, log_cluster)
+        if hidden.is_cuda or torch.compiler.is_compiling():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
+        if hidden.shape[0] < MANY_ROWS and not torch.is_grad_enabled():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
+        return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
+
+    def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """For a GPU and for few rows, where calls cost too much, and for a compiler, to which sizes are not known."""
+        logits = self.logits(hidden)
+        cluster_of = self.partition.cluster_of
+        # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
+        top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
+        top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # (T, C), -inf: empty
+        shifted = logits - top[:, cluster_of]
+        total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1, 0: an empty cluster
+        return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
+
+    def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """The same with the words in the partition's order."""
+        sizes = self.partition.sizes.tolist()
+        if torch.is_grad_enabled():
+            parts = torch.split(self.logits(hidden).index_select(1, self.partition.words), sizes, 1)
+            return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+        by_word = self.logits_by_word(hidden)
+        log_prob = by_word.new_empty(by_word.shape[::-1])
+        parts = torch.split(log_prob, sizes, 1)
+
+        def run(clusters: Iterator[int]) -> None:
+            for c in clusters:
+                found = by_word.index_select(0, self.members(c)).log_softmax(0)
+                torch.add(found.T, log_cluster[:, c, None], out=parts[c])
+
+        spread(run, range(len(parts)), _threads(log_prob))
+        return log_prob
+
+    def open(self, work: Callable[[Opened], None], hidden: Tensor, row: Tensor, cluster: Tensor) -> None:
+        """Opens clusters for rows, pair by pair, (P,) and (P,); calls `work` once for each distinct cluster."""
+        order = cluster.argsort(stable=True)
+        distinct, counts = cluster[order].unique_consecutive(return_counts=True)
+        clusters, pairs = distinct.tolist(), order.split(counts.tolist())
+
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(self.partition.capacity, self.weight.shape[1])
+            for at in places:
+                words = self.members(clusters[at])
+                logits = self.logits_of(hidden[row[pairs[at]]], words, scratch)
+                work(Opened(pairs[at], words, logits.log_softmax(1)))
+
+        spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
+
+
+def on_gpu(words: Words, hidden: Tensor) -> "GpuWords | None":
+    """The words as the kernels search them, where they can: on a GPU, and where no gradient is asked for."""
+    if not hidden.is_cuda or torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    if not HAS_TRITON or hidden.dtype == torch.float64:
+        return None
+    from coterie.search_gpu import GpuWords  # imported when it is first used: a CPU does without triton
+
+    return GpuWords.of(words.weight, words.bias, words.partition)
+
+
+def _threads(numbers: Tensor) -> int:
+    """How many threads to work on so many numbers with: a few are done before threads have begun."""
+    return torch.get_num_threads() if numbers.device.type == "cpu" and numbers.numel() > FEW_NUMBERS else 1
