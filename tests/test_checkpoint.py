@@ -1,13 +1,8 @@
 """Checkpoints: whole or not there, complete to the last bit, and never able to run code."""
 
-import json
 import pickle
-import random
 import resource
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -18,6 +13,7 @@ from coterie.training import checkpoint
 from coterie.training.logs import Journal, read_journal
 from coterie.training.update import Update
 from tests.corpora import small, tiny_corpus
+from tests.killing import assert_same, killed
 
 
 @pytest.fixture(scope="module")
@@ -25,50 +21,11 @@ def corpus(tmp_path_factory):
     return tiny_corpus(tmp_path_factory.mktemp("corpus"), words=8000)
 
 
-def told(path):
-    """What a run's journals hold that does not depend on the clock."""
-    timed = ("seconds", "words_per_second")
-    return [
-        {key: value for key, value in record.items() if key not in timed}
-        for name in ("log.jsonl", "reorganisations.jsonl")
-        for record in read_journal(path / name)
-    ]
-
-
 def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(corpus, tmp_path):
     settings = small(epochs=3, optimizer="adam", learning_rate=1e-3, layers=2)
     train(corpus, tmp_path / "whole", settings)
-    out = tmp_path / "killed"
-    program = (
-        "import json, sys; from pathlib import Path; from coterie.lm.corpus import Corpus; "
-        "from coterie.lm.settings import Settings; from coterie.lm.train import train; "
-        "train(Corpus.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
-    )
-    frequent = json.dumps({**settings.to_dict(), "checkpoint_every": 0.05})
-    luck, lives, mid_run = random.Random(0), 0, 0
-    while True:
-        lives += 1
-        assert lives < 20
-        before = (out / "checkpoint.pt").stat().st_mtime_ns if (out / "checkpoint.pt").exists() else 0
-        process = subprocess.Popen([sys.executable, "-c", program, str(corpus.path), str(out), frequent])
-        while lives <= 3 and process.poll() is None:
-            # Only a life that got further than the last one is worth ending.
-            if (out / "checkpoint.pt").exists() and (out / "checkpoint.pt").stat().st_mtime_ns > before:
-                time.sleep(luck.random() / 4)
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.005)
-        code = process.wait(timeout=60)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        mid_run += 1
-    assert mid_run >= 1
-    assert told(out) == told(tmp_path / "whole")
-    ours, theirs = (checkpoint.load(path / "checkpoint.pt") for path in (out, tmp_path / "whole"))
-    for name, value in theirs["model"].items():
-        assert torch.equal(ours["model"][name], value), name
-    assert ours["progress"]["best"]["loss"] == theirs["progress"]["best"]["loss"]
+    assert killed("lm", "Corpus", corpus.path, tmp_path / "killed", settings, kills=3, checkpoint_every=0.05) >= 1
+    assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
 def test_the_checkpoint_is_complete(corpus, tmp_path):
@@ -159,7 +116,7 @@ def test_a_run_killed_before_it_had_begun_begins(corpus, tmp_path, left):
     for name in left:
         (out / name).write_text((tmp_path / "whole/config.json").read_text())
     train(corpus, out, small(epochs=1), resume=True)
-    assert told(out) == told(tmp_path / "whole")
+    assert_same(out, tmp_path / "whole")
     assert Trained.open(out).words == corpus.words
 
 

@@ -1,11 +1,5 @@
 """The summarizer: batches of few shapes, nothing depends on what fills them up, and it learns what it is shown."""
 
-import json
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -26,6 +20,7 @@ from coterie.summarization.trained import Trained
 from coterie.training import checkpoint
 from coterie.training.distributed import World
 from coterie.training.logs import read_journal
+from tests.killing import assert_same, killed
 from tests.pairs import news, small, tiny_pairs, write_tsv
 
 CPU = torch.device("cpu")
@@ -206,45 +201,12 @@ def test_clusters_of_another_vocabulary_are_refused_by_their_words(pairs, tmp_pa
         load(tmp_path / "other.json", pairs)
 
 
-def told(path):
-    """What a run's journal holds that does not depend on the clock."""
-    timed = ("seconds", "words_per_second")
-    return [
-        {key: value for key, value in record.items() if key not in timed} for record in read_journal(path / "log.jsonl")
-    ]
-
-
 def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(pairs, tmp_path):
     settings = small(epochs=3, dropout=0.2)
     train(pairs, tmp_path / "whole", settings)
     out = tmp_path / "killed"
-    program = (
-        "import json, sys; from pathlib import Path; from coterie.summarization.corpus import Pairs; "
-        "from coterie.summarization.settings import Settings; from coterie.summarization.train import train; "
-        "train(Pairs.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
-    )
-    frequent = json.dumps({**settings.to_dict(), "checkpoint_every": 0.02})
-    luck, lives, killed = random.Random(0), 0, 0
-    while True:
-        lives += 1
-        assert lives < 20
-        before = (out / "checkpoint.pt").stat().st_mtime_ns if (out / "checkpoint.pt").exists() else 0
-        process = subprocess.Popen([sys.executable, "-c", program, str(pairs.path), str(out), frequent])
-        while lives <= 1 and process.poll() is None:
-            if (out / "checkpoint.pt").exists() and (out / "checkpoint.pt").stat().st_mtime_ns > before:
-                time.sleep(luck.random() / 10)
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.002)
-        code = process.wait(timeout=60)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        killed += 1
-    assert killed >= 1
-    assert told(out) == told(tmp_path / "whole")
-    ours, theirs = (checkpoint.load(path / "checkpoint.pt")["model"] for path in (out, tmp_path / "whole"))
-    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    assert killed("summarization", "Pairs", pairs.path, out, settings, kills=1, checkpoint_every=0.02) == 1
+    assert_same(out, tmp_path / "whole")
 
 
 def test_a_run_remembers_its_pairs(pairs, tmp_path):

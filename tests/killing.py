@@ -1,0 +1,64 @@
+"""Runs that are killed at any moment, and what must not show it."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import torch
+
+from coterie.training import checkpoint
+from coterie.training.logs import read_journal
+
+PROGRAM = (
+    "import json, sys; from pathlib import Path; from coterie.{what}.corpus import {data}; "
+    "from coterie.{what}.settings import Settings; from coterie.{what}.train import train; "
+    "train({data}.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
+)
+
+
+def killed(what, data, path, out, settings, kills, checkpoint_every):
+    """Trains in a process, kills it up to so many times soon after a checkpoint, goes on to the end; times it hit."""
+    program = PROGRAM.format(what=what, data=data)
+    told_to = json.dumps({**settings.to_dict(), "checkpoint_every": checkpoint_every})
+    luck = random.Random(0)
+    for life in range(20):
+        before = _written(out)
+        process = subprocess.Popen([sys.executable, "-c", program, str(path), str(out), told_to])
+        while life < kills and process.poll() is None:
+            if _written(out) > before:  # only a life that got further than the last one is worth ending
+                time.sleep(luck.random() * 4 * checkpoint_every)
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        code = process.wait(timeout=60)
+        if code == 0:
+            return life
+        assert code == -signal.SIGKILL
+    raise AssertionError("it never came to its end")
+
+
+def assert_same(out, whole):
+    """Neither the journals nor the model tell the two apart."""
+    assert _told(out) == _told(whole)
+    ours, theirs = (checkpoint.load(path / "checkpoint.pt")["model"] for path in (out, whole))
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert torch.equal(ours[name], value), name
+
+
+def _written(out):
+    file = out / "checkpoint.pt"
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def _told(path):
+    """What the journals hold that does not depend on the clock."""
+    timed = ("seconds", "words_per_second")
+    return [
+        {key: value for key, value in record.items() if key not in timed}
+        for name in ("log.jsonl", "reorganisations.jsonl")
+        for record in read_journal(path / name)
+    ]
