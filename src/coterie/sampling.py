@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.search import TRIAL, attempt, dense_cost, opening_cost, topk
-from coterie.words import Opened, Words, on_gpu
+from coterie.words import Words, on_gpu
 
 # A nucleus is looked for among this many of the best words.
 NUCLEUS = 64
@@ -68,21 +68,15 @@ def _whole(
         if temperature != 1 and allowance < 0:
             break
         cluster = torch.multinomial(proposal[pending], 1, generator=generator).squeeze(1)
-        allowance -= opening_cost(sizes, cluster)
+        allowance -= opening_cost(sizes, cluster, pending.numel())
         keep, word = torch.rand(2, pending.numel(), generator=generator, dtype=torch.float64, device=hidden.device)
 
-        def draw(
-            part: Opened, pending: Tensor = pending, cluster: Tensor = cluster, keep: Tensor = keep, word: Tensor = word
-        ) -> None:
-            at = part.pairs
-            share = (part.log_prob.double() / temperature).exp()  # (N, S)
-            up_to = share.cumsum(1)
-            place = torch.searchsorted(up_to, (word[at] * up_to[:, -1])[:, None], right=True).squeeze(1)
-            place = place.clamp(max=part.words.numel() - 1)
-            kept = (keep[at] < up_to[:, -1] * torch.exp(-log_bound[cluster[at]].double())) | (temperature == 1)
-            drawn[pending[at]] = torch.where(kept, part.words[place], -1)
-
-        words.open(draw, hidden, pending, cluster)
+        log_p, members = words.open(hidden, pending, cluster)  # (N, S)
+        up_to = (log_p.double() / temperature).exp().cumsum(1)
+        place = torch.searchsorted(up_to, (word * up_to[:, -1])[:, None], right=True)
+        place = torch.minimum(place, sizes[cluster, None] - 1)
+        kept = (keep < up_to[:, -1] * torch.exp(-log_bound[cluster].double())) | (temperature == 1)
+        drawn[pending] = torch.where(kept, members.gather(1, place).squeeze(1), -1)
     log_p = words.log_prob(hidden[pending], log_cluster[pending])
     log_p = ((log_p - log_p.amax(1, keepdim=True)) / temperature).softmax(1)
     drawn[pending] = torch.multinomial(log_p, 1, generator=generator).squeeze(1)

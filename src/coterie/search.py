@@ -21,12 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.words import MANY_ROWS, Opened, Words, on_gpu
+from coterie.words import ASKING, MANY_ROWS, Words, on_gpu
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
 FETCH, STREAM = 48, 16
-# By its number for some rows of many, who asked for what and the best of each put together included.
-SHARED_FETCH = 112
 # So few words are all computed before a search has begun.
 SMALL = 1 << 15
 # The share of the dense cost that may be spent before it is known whether searching costs less.
@@ -138,8 +136,10 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
         few = torch.arange(PILOTS, device=hidden.device) * (n_questions // PILOTS)
         tried, _ = attempt(words, _of(hidden, few, n_rows // n_questions), log_cluster[few], k, limit=0)
         share = float((log_cluster[few] > tried[:, -1:]).double().mean())  # of the clusters, a row
-        opened = SHARED_FETCH * (1 - (1 - share) ** n_rows) + 2 * share * n_rows
-        if opened * words.partition.n_words > WORTH * dense_cost(words, n_rows):
+        by_any = 1 - (1 - share) ** n_rows  # of the clusters, all rows
+        opened = words.partition.n_words * (FETCH * by_any + 2 * share * n_rows)
+        opened += min(words.partition.n_words * n_rows, ASKING * words.partition.n_clusters) * by_any
+        if opened > WORTH * dense_cost(words, n_rows):
             return values, indices
     search = _one_question if n_questions == 1 else _by_waves
     search(words, hidden, log_cluster, values, indices, limit)
@@ -151,11 +151,15 @@ def dense_cost(words: Words, n_rows: int) -> int:
     return words.partition.n_words * (STREAM + n_rows)
 
 
-def opening_cost(sizes: Tensor, cluster: Tensor, fetch: int = FETCH) -> int:
-    """Of clusters (P,), each fetched once for all who ask for it; `sizes` (C,)."""
+def opening_cost(sizes: Tensor, cluster: Tensor, n_rows: int) -> int:
+    """Of clusters (P,) that some rows ask for, each fetched once; `sizes` (C,)."""
     asked = torch.bincount(cluster, minlength=sizes.numel())
-    # A product and a place among the best for every word of every row.
-    return int((sizes * (fetch * (asked > 0) + 2 * asked)).sum())
+    opened = asked > 0
+    # A product and a place among the best for every word of every row, and products nobody asked for, or calls.
+    wanted, unasked = (
+        torch.stack((sizes * (FETCH * opened + 2 * asked), sizes * opened * (n_rows - asked))).sum(1).tolist()
+    )
+    return int(wanted + min(unasked, ASKING * int(opened.sum())))
 
 
 def _one_question(
@@ -201,8 +205,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, B · C)
     clusters = by_rank if n_hypotheses == 1 else by_rank % words.partition.n_clusters
     sizes, n_words = words.partition.sizes, words.partition.n_words * n_hypotheses
-    fetch, trial = (SHARED_FETCH, WORTH) if n_questions > 4 * PILOTS else (FETCH, TRIAL)
-    allowance = trial * dense_cost(words, n_rows)
+    allowance = (WORTH if n_questions > 4 * PILOTS else TRIAL) * dense_cost(words, n_rows)
     active = torch.arange(n_questions, device=hidden.device)
     rank, width, given_up = 0, 1, 0
     while rank < ranked.shape[1]:
@@ -217,10 +220,12 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         active, in_question = active[going], in_question[going]
         if not active.numel():
             break
-        if opening_cost(sizes, clusters[active, rank : rank + width][in_question[:, :width]], fetch) > allowance:
+        rows_asking = active.numel() * n_hypotheses
+        cost = opening_cost(sizes, clusters[active, rank : rank + width][in_question[:, :width]], rows_asking)
+        if cost > allowance:
             # All that is left at once, so that no cluster is fetched twice, or else nothing of it.
             width = int(in_question.sum(1).max())
-            rest = opening_cost(sizes, clusters[active, rank:][in_question], fetch)
+            rest = opening_cost(sizes, clusters[active, rank:][in_question], rows_asking)
             rest += dense_cost(words, given_up * n_hypotheses) if given_up else 0
             n_found = active.numel() * width * min(k, words.partition.capacity)
             densely = dense_cost(words, (given_up + active.numel()) * n_hypotheses)
@@ -228,9 +233,8 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
                 values[active] = -torch.inf
                 break
             allowance = math.inf
-        asked = in_question[:, :width]  # (A, W)
-        allowance -= opening_cost(sizes, clusters[active, rank : rank + width][asked], fetch)
-        pairs = by_rank[active, rank : rank + width]
+        allowance -= cost
+        pairs, asked = by_rank[active, rank : rank + width], in_question[:, :width]  # (A, W)
         found_values, found = _open_wave(words, hidden, log_cluster, active, pairs, asked, k)
         best = torch.cat((values[active], found_values), 1).topk(k, 1)
         values[active] = best.values
@@ -242,20 +246,14 @@ def _open_wave(
     words: Words, hidden: Tensor, log_cluster: Tensor, active: Tensor, pairs: Tensor, asked: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
     """The best extensions by the pairs (A, W) of the active questions (A,) where asked for: (A, W · min(k, S)) each."""
-    per_cluster = min(k, words.partition.capacity)
     at, column = asked.nonzero(as_tuple=True)  # (P,)
     pair, question = pairs[at, column], active[at]
     hypothesis, cluster = pair // words.partition.n_clusters, pair % words.partition.n_clusters
-    shape = (*pairs.shape, per_cluster)
-    values = log_cluster.new_full(shape, -torch.inf)
-    found = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
-
-    def keep(part: Opened) -> None:
-        best = part.log_prob.topk(min(per_cluster, part.words.numel()), 1)
-        n, which = best.values.shape[1], part.pairs
-        values[at[which], column[which], :n] = best.values + log_cluster[question[which], pair[which], None]
-        extension = part.words[best.indices] + hypothesis[which, None] * words.partition.n_words
-        found[at[which], column[which], :n] = extension
-
-    words.open(keep, hidden, question * (hidden.shape[0] // log_cluster.shape[0]) + hypothesis, cluster)
-    return values.flatten(1), found.flatten(1)
+    row = question * (hidden.shape[0] // log_cluster.shape[0]) + hypothesis
+    log_prob, members = words.open(hidden, row, cluster)  # (P, S)
+    best = log_prob.topk(min(k, log_prob.shape[1]), 1)
+    values = log_cluster.new_full((*pairs.shape, best.values.shape[1]), -torch.inf)
+    extensions = torch.zeros(values.shape, dtype=torch.int64, device=hidden.device)
+    values[at, column] = best.values + log_cluster[question, pair, None]
+    extensions[at, column] = members.gather(1, best.indices) + hypothesis[:, None] * words.partition.n_words
+    return values.flatten(1), extensions.flatten(1)

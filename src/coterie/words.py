@@ -3,7 +3,7 @@
 Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,15 +24,8 @@ MANY_ROWS = 8
 # So few clusters are opened before threads have begun.
 FEW_CLUSTERS = 4
 FEW_NUMBERS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Opened:
-    """One opened cluster."""
-
-    pairs: Tensor  # (N,) which of the pairs asked for it
-    words: Tensor  # (S,)
-    log_prob: Tensor  # (N, S) log P(w|c, h)
+# What a product for one cluster costs beside its arithmetic, in products of two vectors.
+ASKING = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -119,20 +112,51 @@ class Words:
         spread(run, range(len(parts)), _threads(log_prob))
         return log_prob
 
-    def open(self, work: Callable[[Opened], None], hidden: Tensor, row: Tensor, cluster: Tensor) -> None:
-        """Opens clusters for rows, pair by pair, (P,) and (P,); calls `work` once for each distinct cluster."""
+    def open(self, hidden: Tensor, row: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(w|c, h) and w for pairs of a row and a cluster, (P,) and (P,): both (P, S), -inf where no word is left.
+
+        `hidden` (T, D); S is that of the largest cluster asked for.
+        """
+        sizes, offsets = self.partition.sizes, self.partition.offsets
         order = cluster.argsort(stable=True)
-        distinct, counts = cluster[order].unique_consecutive(return_counts=True)
-        clusters, pairs = distinct.tolist(), order.split(counts.tolist())
+        distinct, counts = cluster[order].unique_consecutive(return_counts=True)  # (Q,)
+        rows, row_at = row.unique(return_inverse=True)  # (R,), (P,)
+        column = torch.arange(int(sizes[distinct].max()), device=cluster.device)  # (S,)
+        inside = column < sizes[cluster, None]  # (P, S)
+        place = offsets[cluster, None] + torch.where(inside, column, 0)  # (P, S)
+        # One product of all rows with all words has most of it unasked; one for each cluster takes a call from Python.
+        unasked = int((sizes[distinct] * (rows.numel() - counts)).sum())
+        if unasked < ASKING * distinct.numel():
+            logits, starts = self._logits_together(hidden[rows], distinct)
+            at = starts[cluster, None] + torch.where(inside, column, 0)
+            found = logits.view(-1)[row_at[:, None] * logits.shape[1] + at]
+        else:
+            found = self._logits_one_by_one(hidden[row[order]], distinct.tolist(), counts.tolist(), column.numel())
+            found = torch.empty_like(found).index_copy_(0, order, found)
+        return found.masked_fill_(~inside, -torch.inf).log_softmax(1), self.partition.words[place]
+
+    def _logits_together(self, hidden: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
+        """Of all words of some clusters (Q,): (R, D) → (R, words), and where each cluster's begin (C,)."""
+        sizes = self.partition.sizes[clusters]
+        begin = sizes.cumsum(0) - sizes
+        starts = torch.zeros_like(self.partition.sizes).index_copy_(0, clusters, begin)
+        shift = (self.partition.offsets[clusters] - begin).repeat_interleave(sizes)
+        words = self.partition.words[torch.arange(shift.numel(), device=shift.device) + shift]
+        return self.logits_of(hidden, words), starts
+
+    def _logits_one_by_one(self, hidden: Tensor, clusters: list[int], counts: list[int], width: int) -> Tensor:
+        """Of the words of each cluster for as many rows as ask for it, one after the other: (P, D) → (P, S)."""
+        found = hidden.new_empty(hidden.shape[0], width, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        xs, parts = hidden.split(counts), found.split(counts)  # cut at once: from Python, a cut takes long
 
         def run(places: Iterator[int]) -> None:
-            scratch = self.weight.new_empty(self.partition.capacity, self.weight.shape[1])
+            scratch = self.weight.new_empty(width, self.weight.shape[1])
             for at in places:
                 words = self.members(clusters[at])
-                logits = self.logits_of(hidden[row[pairs[at]]], words, scratch)
-                work(Opened(pairs[at], words, logits.log_softmax(1)))
+                parts[at][:, : words.numel()] = self.logits_of(xs[at], words, scratch)
 
         spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
+        return found
 
 
 def on_gpu(words: Words, hidden: Tensor) -> "GpuWords | None":
