@@ -1,8 +1,10 @@
 """`topk(10)` on a CPU from 2^14 to 2^20 words, against the dense product: `python -m benchmarks.search OUT.json`.
 
-Hidden vectors are scaled until ten words carry half the mass, as in a trained model, and for 64 rows also until they
-are neither peaked nor flat. Ours and the dense one take turns, so that whatever else the machine does hits both; a turn
-is several calls, the first of which is not counted: it finds the cache full of the other's numbers.
+Hidden vectors are scaled until ten words carry half the mass, as in a trained model, or a twentieth, or not at all. One
+vector is asked for again and again, so that the words it needs stay in the cache, or 64 in turn, so that they do not;
+64 are asked for at once; and a beam of 5 hypotheses, each a little less probable than the one before, is extended. Ours
+and the dense one take turns, so that whatever else the machine does hits both; the first call of a turn is not counted:
+it finds the cache full of the other's numbers.
 
 Shapes: T rows, D width, V words.
 """
@@ -12,7 +14,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,7 +26,10 @@ from coterie.bench.methods import organized
 from coterie.training.environment import describe
 
 WIDTH, ROWS, K = 512, 64, 10
-CALLS = 4  # a turn
+BEAM = 5
+OUR_CALLS, DENSE_CALLS = 16, 4  # a turn
+ONE, IN_TURN, AT_ONCE, EXTENDED = "one vector", f"{ROWS} in turn", f"{ROWS} at once", f"a beam of {BEAM}"
+ASKED = (ONE, IN_TURN, AT_ONCE, EXTENDED)
 SIZES = tuple(2**power for power in range(14, 21))
 MASSES = {"peaked": 0.5, "middling": 0.05, "flat": None}  # of the ten best words; None: as the parameters are drawn
 
@@ -41,15 +46,17 @@ def scaled(head: SelfOrganizedSoftmax, hidden: Tensor, mass: float | None) -> Te
     return high * hidden
 
 
-def side_by_side(ours: Callable[[], object], dense: Callable[[], object], seconds: float = 3.0) -> dict[str, float]:
-    """Milliseconds of each, taking turns: the least and the median."""
+def side_by_side(
+    ours: Callable[[int], object], dense: Callable[[int], object], seconds: float = 3.0
+) -> dict[str, float]:
+    """Milliseconds of each, taking turns: the least and the median. Both are told which call it is."""
     times: dict[str, list[float]] = {"ours": [], "dense": []}
     end = time.perf_counter() + seconds
     for turn in range(200):
-        for name, work in (("ours", ours), ("dense", dense)):
-            for call in range(CALLS):
+        for name, work, calls in (("ours", ours, OUR_CALLS), ("dense", dense, DENSE_CALLS)):
+            for call in range(calls):
                 start = time.perf_counter()
-                work()
+                work(turn * calls + call)
                 if turn and call:
                     times[name].append((time.perf_counter() - start) * 1e3)
         if turn >= 3 and time.perf_counter() > end:
@@ -62,10 +69,12 @@ def side_by_side(ours: Callable[[], object], dense: Callable[[], object], second
 
 
 @torch.no_grad()
-def measure(n_words: int) -> list[dict[str, object]]:
+def measure(n_words: int, asked: Sequence[str] = ASKED) -> list[dict[str, object]]:
+    """Every kind of hidden vectors, asked for in each way."""
     torch.manual_seed(0)
     head = organized(n_words, WIDTH, torch.device("cpu"), torch.float32).eval()
     base = torch.randn(ROWS, WIDTH)
+    score = -0.5 * torch.arange(float(BEAM))
 
     def dense(hidden: Tensor) -> Tensor:
         return F.linear(hidden, head.weight, head.bias).log_softmax(-1).topk(K).values
@@ -73,26 +82,37 @@ def measure(n_words: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, mass in MASSES.items():
         hidden = scaled(head, base, mass)
-        for n_rows in (1, ROWS):
-            few = hidden[:n_rows]
-            found = side_by_side(lambda few=few: head.topk(few, K), lambda few=few: dense(few))  # type: ignore[misc]
-            rows.append({"words": n_words, "hidden": name, "rows": n_rows, **found})
+        ways: dict[str, tuple[Callable[[int], object], Callable[[int], object]]] = {
+            ONE: (lambda _, h=hidden: head.topk(h[:1], K), lambda _, h=hidden: dense(h[:1])),  # type: ignore[misc]
+            IN_TURN: (
+                lambda call, h=hidden: head.topk(h[call % ROWS, None], K),  # type: ignore[misc]
+                lambda call, h=hidden: dense(h[call % ROWS, None]),  # type: ignore[misc]
+            ),
+            AT_ONCE: (lambda _, h=hidden: head.topk(h, K), lambda _, h=hidden: dense(h)),  # type: ignore[misc]
+            EXTENDED: (
+                lambda call, h=hidden: head.extend(h[call % (ROWS - BEAM) :][:BEAM], score, BEAM),  # type: ignore[misc]
+                lambda call, h=hidden: dense(h[call % (ROWS - BEAM) :][:BEAM]),  # type: ignore[misc]
+            ),
+        }
+        rows += [{"words": n_words, "hidden": name, "asked": way, **side_by_side(*ways[way])} for way in asked]
     return rows
 
 
 def exponent(rows: list[dict[str, object]], key: str) -> float:
     """The slope of log time against log V, by least squares, for one peaked row."""
-    points = [(float(str(r["words"])), float(str(r[key]))) for r in rows if (r["hidden"], r["rows"]) == ("peaked", 1)]
+    points = [
+        (float(str(r["words"])), float(str(r[key]))) for r in rows if (r["hidden"], r["asked"]) == ("peaked", ONE)
+    ]
     slope, _ = statistics.linear_regression([math.log(v) for v, _ in points], [math.log(t) for _, t in points])
     return round(slope, 3)
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    lines = ["| V | hidden | rows | ours ms | dense ms | dense / ours |", "| --: | --- | --: | --: | --: | --: |"]
+    lines = ["| V | hidden | asked for | ours ms | dense ms | dense / ours |", "| --: | --- | --- | --: | --: | --: |"]
     for r in rows:
         ours, dense = float(str(r["ours_median_ms"])), float(str(r["dense_median_ms"]))
         lines.append(
-            f"| {r['words']:,} | {r['hidden']} | {r['rows']} | {ours:.3g} | {dense:.3g} | {dense / ours:.2f} |"
+            f"| {r['words']:,} | {r['hidden']} | {r['asked']} | {ours:.3g} | {dense:.3g} | {dense / ours:.2f} |"
         )
     return "\n".join(lines)
 
@@ -101,7 +121,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for n_words in SIZES:
         rows += measure(n_words)
-        print(table(rows[-2 * len(MASSES) :]), flush=True)
+        print(table(rows[-len(ASKED) * len(MASSES) :]), flush=True)
     result = {
         "environment": describe(),
         "width": WIDTH,
