@@ -49,10 +49,6 @@ class Counted(Words):
         Counted.opened.append((words.numel(), hidden.shape[0]))
         return super().logits_of(hidden, words, scratch)
 
-    def logits(self, hidden):
-        Counted.dense.append(hidden.shape[0])
-        return super().logits(hidden)
-
     def logits_by_word(self, hidden):
         Counted.dense.append(hidden.shape[0])
         return super().logits_by_word(hidden)
@@ -78,7 +74,12 @@ def test_peaked_rows_open_few_clusters(counted, rows, answer):
 @pytest.mark.parametrize("sharpness", [0.0, 0.1, 0.2, 0.3, 0.6, 1.0, 3.0])
 @pytest.mark.parametrize(
     "answer",
-    [lambda h, x: h.topk(x, 10), lambda h, x: h.sample(x, temperature=2.0), lambda h, x: h.sample(x, top_p=0.9)],
+    [
+        lambda h, x: h.topk(x, 10),
+        lambda h, x: h.extend(x, torch.zeros(len(x)), 10),
+        lambda h, x: h.sample(x, temperature=2.0),
+        lambda h, x: h.sample(x, top_p=0.9),
+    ],
 )
 def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, answer):
     head = make(20_000, in_features=8, reorganize_every=None)

@@ -24,7 +24,7 @@ from torch import Tensor
 from coterie.words import ASKING, MANY_ROWS, Words, on_gpu
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
-FETCH, STREAM = 48, 16
+FETCH, STREAM = 20, 5
 # So few words are all computed before a search has begun.
 SMALL = 1 << 15
 # The share of the dense cost that may be spent before it is known whether searching costs less.
@@ -177,11 +177,11 @@ def _one_question(
         # Clusters more probable than the k-th best word may hold a better one.
         last = bisect.bisect_left(ranked, -worst, rank, key=operator.neg)
         end = min(bisect.bisect_left(opened, opened[rank] + max(together, opened[rank] // 2)), last)
-        allowance -= (opened[end] - opened[rank]) * (FETCH + 1)
+        allowance -= (opened[end] - opened[rank]) * (FETCH + hidden.shape[0])
         if (rank >= FIRST_LOOK and not looked) or allowance < 0:
             looked, in_question = True, opened[last] - opened[rank]
             flat = 2 * in_question > n_words * hidden.shape[0]
-            if in_question * (FETCH + 1) > limit * dense and (allowance < 0 or flat):
+            if in_question * (FETCH + hidden.shape[0]) > limit * dense and (allowance < 0 or flat):
                 return
             allowance = allowance if allowance >= 0 else math.inf
         members = {pair % n_clusters: words.members(pair % n_clusters) for pair in pairs[rank:end]}

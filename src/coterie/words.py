@@ -19,8 +19,8 @@ from coterie.workers import spread
 if TYPE_CHECKING:
     from coterie.search_gpu import GpuWords
 
-# From so many rows on, all words are computed with a row of numbers for each word.
-MANY_ROWS = 8
+# From so many rows on, clusters are normalised one by one, on all cores.
+MANY_ROWS = 32
 # So few clusters are opened before threads have begun.
 FEW_CLUSTERS = 4
 FEW_NUMBERS = 1 << 20
@@ -48,15 +48,19 @@ class Words:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
+        if hidden.device.type == "cpu" and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            return self.logits_by_word(hidden).T.contiguous()
         if hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64):
             return self._in_full(F.linear(hidden, self.weight, self.bias), None)  # narrower in autocast
         return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
 
     def logits_by_word(self, hidden: Tensor) -> Tensor:
         """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
-        logits = self.weight.to(hidden.dtype) @ hidden.T
+        # So all cores take part, where a product with one vector is left to one of them: two cost half as much as one.
+        columns = (hidden if hidden.shape[0] > 1 else hidden.expand(2, -1).contiguous()).T
+        logits = (self.weight.to(hidden.dtype) @ columns)[:, : hidden.shape[0]]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits if self.bias is None else logits.add_(self.bias[:, None])
+        return logits if self.bias is None else logits + self.bias[:, None]
 
     def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
         """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
