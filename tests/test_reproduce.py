@@ -59,7 +59,7 @@ def test_the_report_says_what_the_runs_wrote(done):
     assert row.perplexity[0] != row.perplexity[1]
     text = (out / "report.md").read_text()
     mean, deviation = statistics.mean(row.perplexity), statistics.stdev(row.perplexity)
-    assert f"| self-organized | {mean:.2f} ± {deviation:.2f} |" in text
+    assert f"| self-organized (n = 2) | {mean:.2f} ± {deviation:.2f} |" in text
     assert "| 144.77 |" in text
     assert "importance sampling" in text
     for heading in ("Table 1", "Table 2", "Figure 1", "Table 3", "How it was made"):
@@ -68,6 +68,19 @@ def test_the_report_says_what_the_runs_wrote(done):
     saved = json.loads((out / "report.json").read_text())
     assert saved["rows"][0]["perplexity"] == row.perplexity
     assert saved["environments"][0]["versions"]["torch"] in text
+
+
+def test_runs_of_other_seeds_that_are_there_are_counted_in(done):
+    out, both, _ = done
+    data = str(out.parent / "data")
+    (out / "runs/full-2").mkdir()  # not finished
+    report = reproduce(data, out, ["full", "k-250"], [1], **TINY)
+    (out / "runs/full-2").rmdir()
+    assert report.seeds == [1]
+    for row, before in zip(report.rows, both.rows, strict=True):
+        assert row.perplexity == before.perplexity[::-1]
+    with pytest.raises(ValueError, match="was started with"):
+        reproduce(data, out, ["full"], [3], **{**TINY, "hidden": 4, "embedding": 4})
 
 
 def test_the_figure_has_its_data(done):

@@ -25,7 +25,7 @@ from coterie.words import ASKING, MANY_ROWS, Words, on_gpu
 
 # What fetching a word's vector costs: by its number, and one after the other in one large product.
 FETCH, STREAM = 20, 5
-# So few words are all computed before a search has begun.
+# So few words are all computed before a search has begun; of many rows, four times as many.
 SMALL = 1 << 15
 # The share of the dense cost that may be spent before it is known whether searching costs less.
 TRIAL = 0.15
@@ -129,9 +129,10 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
     values = log_cluster.new_full((n_questions, k), -torch.inf)
     indices = torch.zeros((n_questions, k), dtype=torch.int64, device=hidden.device)
     too_many = k * FETCH >= TRIAL * dense_cost(words, n_rows)
-    if not n_rows or too_many or words.partition.n_words < SMALL:
+    many = n_questions > 4 * PILOTS
+    if not n_rows or too_many or words.partition.n_words < (4 * SMALL if many else SMALL):
         return values, indices
-    if n_questions > 4 * PILOTS:
+    if many:
         # A few go first, and tell how many clusters all of them together will have opened.
         few = torch.arange(PILOTS, device=hidden.device) * (n_questions // PILOTS)
         tried, _ = attempt(words, _of(hidden, few, n_rows // n_questions), log_cluster[few], k, limit=0)

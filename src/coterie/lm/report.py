@@ -133,7 +133,8 @@ def markdown(report: Report, out: Path) -> str:
         "",
         f"{corpus['train_words']:,} words to train on, {corpus['dev_words']:,} for development, a vocabulary of "
         f"{corpus['vocabulary']:,}; {report.epochs} epoch(s); seed(s) {', '.join(map(str, report.seeds))}. "
-        "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds. "
+        "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds, "
+        "n of them where it is not one. "
         f"How frequent the words are, and nothing else, gives {corpus['unigram_perplexity']:,.1f}."
         + (' "Published" is what the paper prints, on its own hardware.' if report.published else ""),
         "",
@@ -143,7 +144,7 @@ def markdown(report: Report, out: Path) -> str:
         _row(["---", "---:", "---:", "---:", "---:"], "---:", report),
     ]
     for row in report.rows:
-        cells = [row.label, spread(row.perplexity), spread(row.best), spread(row.cluster_perplexity, 1)]
+        cells = [_label(row), spread(row.perplexity), spread(row.best), spread(row.cluster_perplexity, 1)]
         lines.append(_row([*cells, spread(row.in_cluster_perplexity, 1)], _plain(row.published_perplexity), report))
     if report.published:
         trained = {row.name for row in report.rows}
@@ -171,6 +172,11 @@ def markdown(report: Report, out: Path) -> str:
         lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
     lines += how_it_was_made(report.environment, report.environments)
     return "\n".join(lines) + "\n"
+
+
+def _label(row: Figures) -> str:
+    n = len(row.perplexity)
+    return row.label if n == 1 else f"{row.label} (n = {n})"
 
 
 def _image(out: Path, said: str, name: str) -> list[str]:

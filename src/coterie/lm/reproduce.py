@@ -33,6 +33,7 @@ def reproduce(
 ) -> Report | None:
     """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
 
+    Runs of other seeds that are there already are counted in: the heads that matter may have more of them than others.
     `source`: a folder from `coterie lm prepare`, or text; `given`: settings for all runs, in place of their own.
     """
     variants = chosen(names)
@@ -48,7 +49,17 @@ def reproduce(
                 console.print(f"{row.variant.label}, seed {seed}", highlight=False)
             if not _finish(corpus, path, row.variant, console, experiment, seed=seed, **given):
                 return None
+        for seed, path in _finished(out / "runs", row):
+            _finish(corpus, path, row.variant, console, experiment, seed=seed, **given)  # refuses other settings
+            row.paths.append(path)
     return write(out, corpus, rows, seeds, experiment.published)
+
+
+def _finished(runs: Path, row: Row) -> list[tuple[int, Path]]:
+    """Runs of a variant that are done, beside those asked for: seeds and folders."""
+    there = ((path.name.removeprefix(f"{row.name}-"), path) for path in runs.glob(f"{row.name}-*"))
+    done = [(int(seed), path) for seed, path in there if seed.isdigit() and Run(path).result.exists()]
+    return sorted((seed, path) for seed, path in done if path not in row.paths)
 
 
 def _corpus(source: str, out: Path, min_count: int, dev_chars: int) -> Corpus:
