@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie import search
+from coterie import search, words
 from coterie.words import Words
 from tests.layers import make
 
@@ -17,10 +17,10 @@ def plainly(head, hidden, score, k):
 
 def check(head, hidden, score, k):
     values, hypothesis, word = head.extend(hidden, score, k)
-    expected, parents, words = plainly(head, hidden, score, k)
+    expected, parents, best = plainly(head, hidden, score, k)
     assert torch.allclose(values, expected, atol=1e-5)
     assert torch.equal(hypothesis[values > -torch.inf], parents[values > -torch.inf])
-    assert torch.equal(word[values > -torch.inf], words[values > -torch.inf])
+    assert torch.equal(word[values > -torch.inf], best[values > -torch.inf])
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def searched(monkeypatch):
     monkeypatch.setattr(search, "SMALL", 0)
     fetched, own = [], Words.logits_of
 
-    def logits_of(self, hidden, words, scratch=None):
-        fetched.append(words.numel())
-        return own(self, hidden, words, scratch)
+    def logits_of(self, hidden, asked, scratch=None):
+        fetched.append(asked.numel())
+        return own(self, hidden, asked, scratch)
 
     monkeypatch.setattr(Words, "logits_of", logits_of)
     return fetched
@@ -40,7 +40,9 @@ def searched(monkeypatch):
 @pytest.mark.parametrize("hypotheses", [1, 2, 5])
 @pytest.mark.parametrize("questions", [1, 3, 20])
 @pytest.mark.parametrize("sharpness", [0.0, 0.3, 1.0, 3.0])
-def test_they_are_the_best_of_all(searched, questions, hypotheses, sharpness):
+@pytest.mark.parametrize("asking", [0, words.ASKING])  # a product for each cluster, or one for all of a wave
+def test_they_are_the_best_of_all(searched, monkeypatch, questions, hypotheses, sharpness, asking):
+    monkeypatch.setattr(words, "ASKING", asking)
     head = make(3000, in_features=16)
     hidden = sharpness * torch.randn(questions, hypotheses, 16)
     score = 3 * torch.randn(questions, hypotheses)
@@ -86,6 +88,25 @@ def test_fewer_clusters_are_opened_than_for_each_hypothesis_by_itself(searched, 
     searched.clear()
     head.topk(hidden, 5)
     assert 0 < together < sum(searched) / 2
+
+
+def test_a_wave_holds_no_more_than_there_is_room_for(searched, monkeypatch):
+    head = make(50_000, in_features=8, reorganize_every=None)
+    most, held, own = 6 * head.partition.capacity, [], Words.open  # one cluster each
+
+    def open(self, hidden, row, cluster):
+        held.append(row.numel() * self.partition.capacity)
+        return own(self, hidden, row, cluster)
+
+    monkeypatch.setattr(Words, "open", open)
+    hidden, score = 3 * torch.randn(6, 5, 8), torch.randn(6, 5)
+    check(head, hidden, score, 10)
+    assert max(held) > most
+    held.clear()
+    monkeypatch.setattr(search, "MOST_FOUND", most)
+    check(head, hidden, score, 10)
+    assert held
+    assert max(held) <= most
 
 
 def test_any_shape_and_precision():

@@ -37,7 +37,7 @@ TOGETHER = 1024
 # Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
 # while: no row is like another, and the dense cost is certain.
 PILOTS, WORTH = 4, 0.6
-# Words a wave may find: more would take too much memory.
+# Numbers a wave may hold, a word of a cluster for every row that asks: more would take too much memory.
 MOST_FOUND = 1 << 24
 
 
@@ -222,15 +222,16 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         if not active.numel():
             break
         rows_asking = active.numel() * n_hypotheses
+        room = max(1, MOST_FOUND // (active.numel() * words.partition.capacity))
+        width = min(width, room)
         cost = opening_cost(sizes, clusters[active, rank : rank + width][in_question[:, :width]], rows_asking)
         if cost > allowance:
             # All that is left at once, so that no cluster is fetched twice, or else nothing of it.
             width = int(in_question.sum(1).max())
             rest = opening_cost(sizes, clusters[active, rank:][in_question], rows_asking)
             rest += dense_cost(words, given_up * n_hypotheses) if given_up else 0
-            n_found = active.numel() * width * min(k, words.partition.capacity)
             densely = dense_cost(words, (given_up + active.numel()) * n_hypotheses)
-            if rest > limit * densely or n_found > MOST_FOUND:
+            if rest > limit * densely or width > room:
                 values[active] = -torch.inf
                 break
             allowance = math.inf
