@@ -194,12 +194,13 @@ class SelfOrganizedSoftmax(Answers):
         if self.training and self.statistic is not None:
             self._remember(self.statistic, ways, both, word, grouping, sound)
         output = (log_p.cluster + log_p.word).reshape(shape)
+        if not self.label_smoothing and self.reduction == "mean":
+            return HeadOutput(output, loss)
+        per_token = -output
         if self.label_smoothing:
             even = (log_p.mean_cluster + log_p.mean_word).reshape(shape)
             per_token = -(1 - self.label_smoothing) * output - self.label_smoothing * even
             loss = per_token.sum() / n_used.clamp(min=1)
-        else:
-            per_token = -output
         if self.reduction != "mean":
             loss = per_token if self.reduction == "none" else per_token.sum()
         return HeadOutput(output, loss)

@@ -31,7 +31,7 @@ class Tiles(NamedTuple):
 
 LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
-GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=3)
+GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=2)
 PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
 

@@ -74,9 +74,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(output[2])
     ctx.shape = inputs[0].shape
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # each of the four others would be a launch that fills zeros nobody reads
 
 
-def _differentiate(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None
     # One number for every token, not T copies of it.
     each = (grad * ctx.saved_tensors[0]).expand(ctx.shape)
     return each, each, None

@@ -167,7 +167,10 @@ def _backward(
     if cluster_bias is not None:
         # A product with ones: the tensor cores sum long columns several times faster than a reduction does.
         ones = grad_cluster_logits.new_ones(1, hidden.shape[0])
-        grad_cluster_bias.copy_(torch.mm(ones, grad_cluster_logits).squeeze(0))
+        if cluster_bias.dtype == hidden.dtype:
+            torch.mm(ones, grad_cluster_logits, out=grad_cluster_bias[None])
+        else:
+            grad_cluster_bias.copy_(torch.mm(ones, grad_cluster_logits).squeeze(0))
     return results
 
 
