@@ -13,7 +13,7 @@ from coterie.layers.lstm import LSTM
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("n_tokens, width", [(1, 5), (40, 100), (300, 64), (17, 513)])
+@pytest.mark.parametrize("n_tokens, width", [(1, 5), (40, 100), (300, 64), (128, 20), (17, 513)])
 @pytest.mark.parametrize("limit", [0, 16384])  # tokens ranked by a sort, by our kernel
 def test_the_gradient_of_an_embedding(n_tokens, width, limit, monkeypatch):
     monkeypatch.setattr(grouping, "LIMIT", limit)

@@ -107,8 +107,8 @@ def test_reading_backwards_is_reading_the_sentence_turned_round():
     article = torch.randint(0, 30, (1, 6))
     width = settings.hidden
     with torch.no_grad():
-        states = model.read(article, torch.tensor([6]))[0].states
-        turned = model.read(article.flip(1), torch.tensor([6]))[0].states
+        states = model.read(model.embed(article), torch.tensor([6]))[0].states
+        turned = model.read(model.embed(article.flip(1)), torch.tensor([6]))[0].states
     torch.testing.assert_close(states[:, :, width:].flip(1), turned[:, :, :width])
     torch.testing.assert_close(states[:, :, :width].flip(1), turned[:, :, width:])
 

@@ -163,6 +163,20 @@ def test_every_parameter_is_trained_once_and_starts_as_told(corpus):
     assert torch.equal(model.head.projection.weight, torch.eye(16).repeat(2, 1))
 
 
+def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
+    model = build(small(tied=True), corpus.counts)
+    words = torch.arange(corpus.n_words)
+    head, own = model.head, model.embedding.weight
+    assert torch.equal(model.embedding(words), own + head.cluster_weight[head.partition.cluster_of])
+    head.partition.assign_(head.partition.cluster_of.roll(1))  # words that move take the new cluster's
+    assert torch.equal(model.embedding(words), own + head.cluster_weight[head.partition.cluster_of])
+    model.embedding(words[:3]).sum().backward()
+    joined = torch.bincount(head.partition.cluster_of[:3], minlength=head.n_clusters).float()
+    assert torch.equal(head.cluster_weight.grad[:, 0], joined)
+    untied = build(small(tied=False), corpus.counts)
+    assert torch.equal(untied.embedding(words), untied.embedding.weight)
+
+
 # -- the loop -----------------------------------------------------------------------------------------------------
 
 

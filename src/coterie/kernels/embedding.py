@@ -1,7 +1,7 @@
-"""The gradient of an embedding: one program per word adds up the gradients of its tokens.
+"""The gradient of an embedding: tokens of one word stand together, and one program adds up their gradients.
 
-Every row has one writer, rows of words that are not there included: nothing has to be cleared first, and the result
-is the same every time.
+Every row has one writer and every sum one order: the result is the same every time. Rows of words that are not there
+are cleared beforehand: most of a vocabulary does not occur in a batch, and a program for each would take longer.
 
 Shapes: T tokens, V words, D width.
 """
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from coterie.kernels.grouping import rank
 
-TOKENS = 8  # added up at a time
+TOKENS = 32  # added up at a time: a frequent word's are many, and each turn waits for memory
+BLOCK = 128  # columns of one program
 
 
 def lookup(weight: Tensor, words: Tensor) -> Tensor:
@@ -42,25 +43,34 @@ class _Lookup(torch.autograd.Function):
 
 def sum_by_word(rows: Tensor, words: Tensor, n_words: int) -> Tensor:
     """The sum of each word's rows: (T, D), (T,) → (V, D) in float32; zeros where a word does not occur."""
-    order, _, starts = rank(words.int(), torch.arange(n_words + 1, device=words.device))
-    rows, width = rows.contiguous(), rows.shape[1]
-    sums = torch.empty(n_words, width, dtype=torch.float32, device=rows.device)
-    block = min(512, triton.next_power_of_2(width))
+    rows, (n_tokens, width) = rows.contiguous(), rows.shape
+    sums = torch.zeros(n_words, width, dtype=torch.float32, device=rows.device)
+    if n_tokens == 0:
+        return sums
+    order, ordered, _ = rank(words.int(), words.new_zeros(1))
     with torch.cuda.device_of(rows):
-        _sum[(n_words, triton.cdiv(width, block))](rows, order, starts, sums, width, TOKENS=TOKENS, BLOCK=block)
+        _sum[(n_tokens, triton.cdiv(width, BLOCK))](
+            rows, order, ordered, sums, n_tokens, width, TOKENS=TOKENS, BLOCK=BLOCK
+        )
     return sums
 
 
 @triton.jit
-def _sum(rows, order, starts, sums, width, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
-    """One program per word and BLOCK values."""
-    word = tl.program_id(0).to(tl.int64)
+def _sum(rows, order, words, sums, n_tokens, width, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per token, in order, and BLOCK values: something to do where it is its word's first."""
+    first = tl.program_id(0)
+    word = tl.load(words + first)
+    if word == tl.load(words + first - 1, mask=first > 0, other=-1):
+        return
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    end = tl.load(starts + word + 1)
     total = tl.zeros((BLOCK,), tl.float32)
-    for first in range(tl.load(starts + word), end, TOKENS):
+    going_on = True
+    while going_on:
         i = first + tl.arange(0, TOKENS)
-        token = tl.load(order + i, mask=i < end, other=0)
-        inside = (i < end)[:, None] & (k < width)[None, :]
+        own = tl.load(words + i, mask=i < n_tokens, other=-1) == word
+        token = tl.load(order + i, mask=own, other=0)
+        inside = own[:, None] & (k < width)[None, :]
         total += tl.sum(tl.load(rows + token[:, None] * width + k[None, :], mask=inside, other=0.0).to(tl.float32), 0)
+        first += TOKENS
+        going_on = tl.load(words + first, mask=first < n_tokens, other=-1) == word
     tl.store(sums + word * width + k, total, mask=k < width)

@@ -3,9 +3,20 @@
 Shapes: T tokens, V words, D width.
 """
 
+from typing import Protocol
+
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.backend import HAS_TRITON
+from coterie.partition import Partition
+
+
+class Clustered(Protocol):
+    """A head with clusters, as far as an embedding needs to know it."""
+
+    cluster_weight: nn.Parameter  # (C, D)
+    partition: Partition
 
 
 class Embedding(nn.Embedding):
@@ -13,11 +24,25 @@ class Embedding(nn.Embedding):
 
     def __init__(self, n_words: int, width: int) -> None:
         super().__init__(n_words, width)
+        self._head: tuple[Clustered] | None = None  # not a module of its own: its parameters are counted elsewhere
 
     def forward(self, words: Tensor) -> Tensor:
         """(...) → (..., D)."""
-        if not (HAS_TRITON and self.weight.is_cuda):
-            return super().forward(words)
-        from coterie.kernels import embedding
+        vectors = look_up(self.weight, words)
+        if self._head is None:
+            return vectors
+        (head,) = self._head
+        return vectors + look_up(head.cluster_weight, head.partition.cluster_of[words])
 
-        return embedding.lookup(self.weight, words)
+    def add_clusters(self, head: Clustered) -> None:
+        """A word goes in as its own vector plus that of its cluster."""
+        self._head = (head,)
+
+
+def look_up(weight: Tensor, words: Tensor) -> Tensor:
+    """Rows of a matrix: (V, D), (...) → (..., D)."""
+    if not (HAS_TRITON and weight.is_cuda):
+        return F.embedding(words, weight)
+    from coterie.kernels import embedding
+
+    return embedding.lookup(weight, words)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.baselines import Material, registry
+from coterie.head import SelfOrganizedSoftmax
+from coterie.layers.embedding import Embedding
 from coterie.lm.model import LanguageModel
 from coterie.lm.settings import Settings
 from coterie.training.optimizers import Group
@@ -37,12 +39,14 @@ def draw_weights(model: nn.Module, head: nn.Module, bound: float) -> None:
             nn.init.uniform_(parameter, -bound, bound)
 
 
-def tie(head: nn.Module, embedding: nn.Embedding) -> None:
-    """The head's word vectors become the embedding's."""
+def tie(head: nn.Module, embedding: Embedding) -> None:
+    """A word is known going in by what it is known by coming out: its own vector and, if it has one, its cluster's."""
     weight = getattr(head, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.shape != embedding.weight.shape:
         raise ValueError("tied weights need a head with one vector of the embedding's width for every word")
     head.weight = embedding.weight
+    if isinstance(head, SelfOrganizedSoftmax):
+        embedding.add_clusters(head)
 
 
 def groups(model: LanguageModel, settings: Settings) -> list[Group]:

@@ -120,7 +120,7 @@ def search(
 def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Beam:
     """One empty hypothesis for each sentence."""
     n = article.shape[0]
-    memory, state = model.read(article, length)
+    memory, state = model.read(model.embed(article), length)
     h, c = (part.repeat_interleave(beam, 1) for part in state)
     score = torch.full((n, beam), -torch.inf, device=article.device)
     score[:, 0] = 0
@@ -147,7 +147,7 @@ def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam
     """Every hypothesis by a word; the best of all extensions are left."""
     n, b = now.score.shape
     last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
-    output, state = model.write(last.reshape(n * b, 1), now.state)
+    output, state = model.write(model.embed(last.reshape(n * b, 1)), now.state)
     hidden, attention = model.look(output.view(n, b, -1), now.memory)  # (N, B, D), (N, B, S)
     # Where none may end, each hypothesis may have its end among the best.
     k = min(b if end else 2 * b, b * model.embedding.num_embeddings)

@@ -22,14 +22,15 @@ def build(
 ) -> Summarizer:
     """The model, on the CPU; `counts` (V,). The same settings give the same weights.
 
-    `partition`: the clusters of the head, which stay as they are. `material`: what else the head may need.
+    `partition`: the clusters of the head, which stay as they are unless its options say `reorganize_every`.
+    `material`: what else the head may need.
     """
     torch.manual_seed(settings.seed)
     n_words = counts.numel()
     options: dict[str, Any] = dict(settings.head_options)
     if partition is not None:
         check_partition(settings.head, partition, n_words)
-        options |= {"partition": partition, "reorganize_every": None}
+        options = {"reorganize_every": None, **options, "partition": partition}
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
         n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout

@@ -37,7 +37,7 @@ def cluster(
     device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
     head_option: command.HeadOption = None,
 ) -> None:
-    """Learns clusters from the titles alone, with a language model; `train --partition RUN` then uses them, fixed."""
+    """Learns clusters from the titles alone, with a language model; `train --partition RUN` then uses them."""
     from coterie.lm.settings import Settings
     from coterie.lm.train import stored_settings
     from coterie.summarization.clusters import cluster as learn
@@ -63,7 +63,11 @@ def train(
     data: Data,
     out: command.Out,
     partition: Annotated[
-        Path | None, Option(help="clusters that stay as they are: a file, or the folder of `coterie summarize cluster`")
+        Path | None,
+        Option(
+            help="clusters that stay as they are, or with --head-option reorganize_every=100 go on from there: a file, "
+            "or the folder of `coterie summarize cluster`"
+        ),
     ] = None,
     resume: command.Resume = False,
     force: command.Force = False,

@@ -52,10 +52,15 @@ class Summarizer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.head = head
 
-    def read(self, article: Tensor, length: Tensor) -> tuple[Memory, State]:
-        """(B, S) words and (B,) how many of them are real → what was read, and the state to write from."""
-        embedded = self.dropout(self.embedding(article))  # (B, S, E)
-        places = torch.arange(article.shape[1], device=article.device)  # (S,)
+    def embed(self, words: Tensor) -> Tensor:
+        """(B, L) → (B, L, E)."""
+        vectors: Tensor = self.dropout(self.embedding(words))
+        return vectors
+
+    def read(self, embedded: Tensor, length: Tensor) -> tuple[Memory, State]:
+        """Sentences' words (B, S, E) and (B,) how many of them are real → what was read, and the state to write
+        from."""
+        places = torch.arange(embedded.shape[1], device=embedded.device)  # (S,)
         last = (length - 1)[:, None]  # (B, 1)
         states, _ = self.reader(embedded)
         final = _at(states, last)  # (B, 1, D)
@@ -69,9 +74,9 @@ class Summarizer(nn.Module):
         hidden, cell = start.float().chunk(2, -1)
         return Memory(states, self.key(states), places > last), (hidden.contiguous(), cell.contiguous())
 
-    def write(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """The words so far (B, L) → the writer's output after each (B, L, D), and its state after the last."""
-        output, state = self.writer(self.dropout(self.embedding(words)), state)
+    def write(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
+        """The words so far (B, L, E) → the writer's output after each (B, L, D), and its state after the last."""
+        output, state = self.writer(embedded, state)
         return output, state
 
     def look(self, output: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -84,10 +89,13 @@ class Summarizer(nn.Module):
 
     def hidden(self, article: Tensor, length: Tensor, title: Tensor) -> Tensor:
         """What the head is given before each word of the titles (B, L): (B, L, D)."""
-        memory, state = self.read(article, length)
         start = title.new_full((title.shape[0], 1), self.eos)
         words = torch.cat((start, title[:, :-1]), 1)
-        output, _ = self.write(torch.where(words == IGNORED, self.eos, words), state)
+        words = torch.where(words == IGNORED, self.eos, words)
+        # One look-up for both sides: each would have a gradient as large as the vocabulary.
+        sentences, titles = self.embed(torch.cat((article, words), 1)).split((article.shape[1], words.shape[1]), 1)
+        memory, state = self.read(sentences, length)
+        output, _ = self.write(titles, state)
         hidden, _ = self.look(output, memory)
         return hidden
 

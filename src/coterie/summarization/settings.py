@@ -10,17 +10,17 @@ from coterie.training.settings import ModelSettings, Optimizer, Schedule
 class Settings(ModelSettings):
     """The model, its head, the size of a batch, and how to train."""
 
-    epochs: int = 15
+    epochs: int = 12
     optimizer: Optimizer = "adam"
-    learning_rate: float = 0.001
+    learning_rate: float = 0.003
     schedule: Schedule = "linear"
     clip: float | None = 5.0
     weight_decay: float = 1e-6  # of all parameters
     patience: int | None = None
     bidirectional: bool = True  # whether the sentence is read from both ends
-    dropout: float = 0.3
+    dropout: float = 0.6
     tied: bool = True
-    batch: int = 128  # pairs
+    batch: int = 512  # pairs
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,7 +30,16 @@ class Settings(ModelSettings):
 # As the paper says it: read in one direction, no dropout, no clipping, a constant learning rate.
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
-    "paper": {"bidirectional": False, "dropout": 0.0, "tied": False, "schedule": "constant", "clip": None},
+    "paper": {
+        "bidirectional": False,
+        "dropout": 0.0,
+        "tied": False,
+        "schedule": "constant",
+        "clip": None,
+        "epochs": 15,
+        "learning_rate": 0.001,
+        "batch": 128,
+    },
 }
 
 

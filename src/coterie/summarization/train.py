@@ -104,7 +104,7 @@ def train(
 ) -> Progress:
     """Trains into the folder `out`; `resume`: goes on with the run that is there, whose settings must be these.
 
-    `partition`: the head's clusters, which stay as they are; None: they organise themselves, if the head has some.
+    `partition`: the clusters the head starts from, which stay as they are unless it is told to reorganise them.
     """
     world = world or World()
     device = choose_device(settings.device, world.local_rank)

@@ -12,7 +12,7 @@ class Variant:
 
     label: str
     changes: dict[str, Any] = field(default_factory=dict)
-    titles: bool = False  # whether its clusters come from the titles, and stay
+    titles: bool = False  # whether its clusters come from the titles
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
@@ -20,11 +20,15 @@ class Variant:
         return from_preset(preset, **{**self.changes, **given})
 
 
+_GOING_ON = {"head_options": {"reorganize_every": 100}}  # an epoch has about as many updates
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, published="Full softmax"),
     "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),
-    "self-organized": Variant("self-organized, clusters of the titles", titles=True, published="Self-organized HSM"),
-    "joint": Variant("self-organized while summarizing", {"head_options": {"reorganize_every": 250}}),
+    "self-organized": Variant(
+        "self-organized, from the titles' clusters on", _GOING_ON, titles=True, published="Self-organized HSM"
+    ),
+    "fixed": Variant("self-organized, the titles' clusters kept", titles=True),
+    "joint": Variant("self-organized, from random clusters on", _GOING_ON),
     "random-clusters": Variant("hierarchical, random clusters", {"head": "random-clusters"}),
     "hsm-frequency": Variant("hierarchical, frequency bins", {"head": "hsm-frequency"}),
 }
