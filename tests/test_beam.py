@@ -19,7 +19,7 @@ def model(n_words=6, head="self-organized", hidden=8, bidirectional=True, seed=0
     """A summarizer with random weights, large enough that it prefers something."""
     torch.manual_seed(seed)
     layer = build_head(head, hidden, n_words, torch.ones(n_words, dtype=torch.int64), **options)
-    found = Summarizer(n_words, EOS, hidden, hidden, layer, bidirectional)
+    found = Summarizer(n_words, EOS, hidden, hidden, layer, bidirectional, look_at_words=True)
     with torch.no_grad():
         for parameter in found.parameters():
             parameter.copy_(torch.randn_like(parameter) * sharp / math.sqrt(hidden))
@@ -40,9 +40,9 @@ def log_prob(found, article, length, title):
 
 
 def titles(n_words, longest):
-    """Every title that can be written: those that end, and those cut off."""
+    """Every title that can be written: those that end, after a word at least, and those cut off."""
     others = [word for word in range(n_words) if word != EOS]
-    for length in range(longest):
+    for length in range(1, longest):
         yield from ((*words, EOS) for words in product(others, repeat=length))
     yield from product(others, repeat=longest)
 
@@ -57,7 +57,8 @@ def test_a_beam_with_room_for_everything_finds_all_titles_in_their_order(head, p
     hypotheses = search(found, article, length, beam=len(every), longest=3, penalty=penalty)
     for row in range(3):
         scores = {title: log_prob(found, article[row : row + 1], length[row : row + 1], title) for title in every}
-        assert sum(math.exp(score) for score in scores.values()) == pytest.approx(1, abs=1e-5)
+        empty = log_prob(found, article[row : row + 1], length[row : row + 1], (EOS,))
+        assert sum(map(math.exp, (empty, *scores.values()))) == pytest.approx(1, abs=1e-5)
         written = [(*one.words, EOS) if one.ended else tuple(one.words) for one in hypotheses[row]]
         assert sorted(written) == sorted(every)
         assert [one.log_prob for one in hypotheses[row]] == pytest.approx(
@@ -75,7 +76,8 @@ def brute(found, article, length, beam, longest, end=True):
         for words, score in live:
             shifted = torch.tensor([[*words, 0]])
             row = found.head.log_prob(found.hidden(article, length, shifted))[0, -1]
-            grown += [((*words, word), score + float(row[word])) for word in range(len(row)) if end or word != EOS]
+            allowed = [word for word in range(len(row)) if (end and step > 0) or word != EOS]
+            grown += [((*words, word), score + float(row[word])) for word in allowed]
         grown.sort(key=lambda one: -one[1])
         live = []
         for words, score in grown[: beam - len(done)]:

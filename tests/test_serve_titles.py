@@ -62,7 +62,7 @@ def read(trained, text):
 def test_its_titles_are_those_of_the_search(run, ask, text, beam):
     trained = Trained.open(run, "cpu")
     told = ask(text=text, beam=beam).json()
-    [expected] = search(trained.model, *read(trained, text), beam=beam)
+    [expected] = search(trained.model, *read(trained, text), beam=beam, penalty=Decoding().penalty)
     assert [one["log_prob"] for one in told["titles"]] == pytest.approx([one.log_prob for one in expected])
     assert [one["ended"] for one in told["titles"]] == [one.ended for one in expected]
     texts = [" ".join(trained.words[word] for word in one.words) for one in expected]

@@ -62,8 +62,9 @@ def test_every_pair_is_met_once_an_epoch_in_few_shapes(pairs):
     assert first[0] != first[1]
     again = Batches(part, 16, seed=0).batch(batches.steps + 3)  # by number, from anywhere
     assert torch.equal(again.article, epochs[1][3].article)
-    for batch in epochs[0]:
-        assert not batch.article[torch.arange(batch.article.shape[1]) >= batch.length[:, None]].any()
+    for batch in epochs[0]:  # filled up with many words, not with one
+        filling = batch.article[torch.arange(batch.article.shape[1]) >= batch.length[:, None]]
+        assert len(filling) < 20 or len(filling.unique()) > 5
 
 
 def test_processes_share_a_batch(pairs):
@@ -109,8 +110,12 @@ def test_reading_backwards_is_reading_the_sentence_turned_round():
     with torch.no_grad():
         states = model.read(model.embed(article), torch.tensor([6]))[0].states
         turned = model.read(model.embed(article.flip(1)), torch.tensor([6]))[0].states
-    torch.testing.assert_close(states[:, :, width:].flip(1), turned[:, :, :width])
-    torch.testing.assert_close(states[:, :, :width].flip(1), turned[:, :, width:])
+    there, back, words = states.split(width, -1)
+    there_turned, back_turned, words_turned = turned.split(width, -1)
+    torch.testing.assert_close(back.flip(1), there_turned)
+    torch.testing.assert_close(there.flip(1), back_turned)
+    assert torch.equal(words.flip(1), words_turned)
+    assert torch.equal(words, model.embedding(article))
 
 
 def test_every_parameter_learns_and_is_trained_once(pairs):
@@ -148,11 +153,10 @@ def test_it_memorises_fifty_pairs(tmp_path, preset, head):
     memory = prepare([write_tsv(tmp_path / "news.tsv", given)], tmp_path / "data", valid=2, test=2, source_words=True)
     settings = small(
         preset, head=head, hidden=40, embedding=40, batch=8, initial_range=0.3, learning_rate=0.02, epochs=25,
-        log_every=50, schedule="linear", clip=1.0,
+        log_every=50, schedule="linear", clip=1.0, keep="last",
     )  # fmt: skip
     train(memory, tmp_path / "run", settings)
     trained = Trained.open(tmp_path / "run", "cpu")
-    trained.model.load_state_dict(checkpoint.load(tmp_path / "run/checkpoint.pt")["model"])  # the last, not the best
     held_out = set(memory.text("valid", "title") + memory.text("test", "title"))
     known = [(article, title) for article, title in given if title not in held_out]
     written = list(summarize(trained, [article for article, _ in known], Decoding(batch=7)))

@@ -15,7 +15,7 @@ from coterie.lm.data import IGNORED, Streams, whole
 from coterie.lm.settings import PRESETS, Settings, from_preset
 from coterie.lm.train import LanguageTask, train
 from coterie.training import graph as graph_module
-from coterie.training import optimizers
+from coterie.training import checkpoint, optimizers
 from coterie.training.adagrad import Adagrad
 from coterie.training.distributed import World
 from coterie.training.graph import WARM_UP, GraphedUpdate
@@ -178,6 +178,18 @@ def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
 
 
 # -- the loop -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_model_that_is_kept(corpus, tmp_path, keep, monkeypatch):
+    losses = iter([5.0, 3.0, 4.0])
+    monkeypatch.setattr("coterie.lm.train.LanguageTask.evaluate", lambda self: {"loss": next(losses)})
+    progress = train(corpus, tmp_path / "run", small(epochs=3, keep=keep))
+    kept = checkpoint.load(tmp_path / "run/model.pt")
+    assert kept["evaluation"]["loss"] == progress.best["loss"] == {"best": 3.0, "last": 4.0}[keep]
+    last = checkpoint.load(tmp_path / "run/checkpoint.pt")["model"]
+    same = all(torch.equal(kept["model"][name], value) for name, value in last.items())
+    assert same == (keep == "last")
 
 
 def test_a_run_learns_logs_and_finishes(corpus, tmp_path):

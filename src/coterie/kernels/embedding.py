@@ -32,7 +32,9 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, words: Tensor) -> Tensor:
         ctx.save_for_backward(words)
         ctx.shape, ctx.dtype = weight.shape, weight.dtype
-        return F.embedding(words, weight)
+        found = F.embedding(words, weight)
+        # Whatever comes next would round them: what lies between, and its gradients, are half as large.
+        return found.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -63,14 +65,14 @@ def _sum(rows, order, words, sums, n_tokens, width, TOKENS: tl.constexpr, BLOCK:
     if word == tl.load(words + first - 1, mask=first > 0, other=-1):
         return
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((TOKENS, BLOCK), tl.float32)  # summed over the tokens at the end: across threads, that waits
     going_on = True
     while going_on:
         i = first + tl.arange(0, TOKENS)
         own = tl.load(words + i, mask=i < n_tokens, other=-1) == word
         token = tl.load(order + i, mask=own, other=0)
         inside = own[:, None] & (k < width)[None, :]
-        total += tl.sum(tl.load(rows + token[:, None] * width + k[None, :], mask=inside, other=0.0).to(tl.float32), 0)
+        total += tl.load(rows + token[:, None] * width + k[None, :], mask=inside, other=0.0).to(tl.float32)
         first += TOKENS
         going_on = tl.load(words + first, mask=first < n_tokens, other=-1) == word
-    tl.store(sums + word * width + k, total, mask=k < width)
+    tl.store(sums + word * width + k, tl.sum(total, 0), mask=k < width)

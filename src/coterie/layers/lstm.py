@@ -19,7 +19,7 @@ class LSTM(nn.LSTM):
         super().__init__(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
     def forward(self, input: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
-        """(B, L, E) → (B, L, D) and the state to go on from, in the dtype of the weights."""
+        """(B, L, E) → (B, L, D), and the state to go on from in the dtype of the weights."""
         if not (input.is_cuda and torch.is_autocast_enabled("cuda")):
             with torch.autocast(input.device.type, enabled=False):
                 output, state = super().forward(input, state)
@@ -32,7 +32,7 @@ class LSTM(nn.LSTM):
                 input.bfloat16(), tuple(part.bfloat16() for part in state), self._rounded(), True, self.num_layers,
                 self.dropout, self.training, False, True,
             )  # fmt: skip
-        return output.float(), (hidden.float(), cell.float())
+        return output, (hidden.float(), cell.float())
 
     def _rounded(self) -> list[Tensor]:
         """The weights in bfloat16, in one piece of memory as cuDNN wants them: all matrices, then all biases."""

@@ -57,6 +57,7 @@ def train(
     log_every: command.LogEvery = None,
     evaluate_every: command.EvaluateEvery = None,
     patience: command.Patience = None,
+    keep: command.Keep = None,
     checkpoint_every: command.CheckpointEvery = None,
     graph: command.Graph = None,
 ) -> None:

@@ -63,8 +63,11 @@ class Writer:
         ids = torch.tensor([self.trained.ids(sentence)], device=self.trained.device)  # (1, S)
         length = torch.tensor([len(sentence)], device=self.trained.device)
         watched: list[Step] = []
-        longest = Decoding().longest
-        [found] = search(self.trained.model, ids, length, beam=beam, longest=longest, watch=watched.append)
+        usual = Decoding()
+        [found] = search(
+            self.trained.model, ids, length,
+            beam=beam, longest=usual.longest, penalty=usual.penalty, watch=watched.append,
+        )  # fmt: skip
         steps, paths = self._steps(watched)
         titles = [
             Title(

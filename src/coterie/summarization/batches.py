@@ -86,10 +86,11 @@ class Batches:
         width, length = self.widths[0][wide], self.widths[1][long]
         rows = rows[self.rank :: self.world]
         share = self.size // self.world
-        article = np.zeros((share, width), np.int64)
+        # Filled up with words of the text: thousands of one and the same would have to be summed in its gradient.
+        article = np.resize(self.part.article.ids[: share * width], (share, width)).astype(np.int64)
         lengths = np.ones(share, np.int64)
         title = np.full((share, length), IGNORED, np.int64)
-        article[: len(rows)] = self.part.article.padded(rows, width, 0)
+        article[: len(rows)] = self.part.article.padded(rows, width, article[: len(rows)])
         lengths[: len(rows)] = np.minimum(self.part.article.lengths[rows], width)
         title[: len(rows)] = self.part.title.padded(rows, length, IGNORED)
         return Batch(*(torch.from_numpy(part) for part in (article, lengths, title)))

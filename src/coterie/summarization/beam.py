@@ -89,8 +89,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """The titles found for each sentence, best first. `article` (N, S), `length` (N,).
 
-    `end`: whether a title may end; otherwise all have exactly `longest` words. `penalty`: how much the length counts
-    against a title when the best is chosen. `topk`: in place of the head's own. `watch`: is told
+    `end`: whether a title may end, after a word at least; otherwise all have exactly `longest` words. `penalty`: how
+    much the length counts for a title when the best is chosen. `topk`: in place of the head's own. `watch`: is told
     every step.
     """
     if beam < 1:
@@ -101,7 +101,7 @@ def search(
     found: list[list[Hypothesis]] = [[] for _ in range(article.shape[0])]
     now = _begin(model, article, length, beam)
     for step in range(longest):
-        now, grown = _grow(model, now, extend, end)
+        now, grown = _grow(model, now, extend, end and step > 0)
         if watch is not None:
             watch(grown)
         if end:

@@ -33,8 +33,9 @@ def build(
         options = {"reorganize_every": None, **options, "partition": partition}
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
-        n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.dropout
-    )
+        n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,
+        settings.dropout,
+    )  # fmt: skip
     if settings.tied:
         tie(head, model.embedding)
     if settings.initial_range is not None:

@@ -78,6 +78,7 @@ def train(
     embedding: command.EmbeddingWidth = None,
     hidden: command.HiddenWidth = None,
     bidirectional: Annotated[bool | None, Option("--bidirectional/--one-way", help="read from both ends")] = None,
+    look_at_words: Annotated[bool | None, Option(help="the attention sees the words beside what was read")] = None,
     dropout: command.Share = None,
     tied: command.Tied = None,
     initial_range: command.InitialRange = None,
@@ -94,6 +95,7 @@ def train(
     log_every: command.LogEvery = None,
     evaluate_every: command.EvaluateEvery = None,
     patience: command.Patience = None,
+    keep: command.Keep = None,
     checkpoint_every: command.CheckpointEvery = None,
     graph: command.Graph = None,
 ) -> None:
@@ -135,7 +137,7 @@ def generate(
     duc: Annotated[
         bool, Option("--duc", help="titles do not end: exactly --length words, as DUC-2004 is scored")
     ] = False,
-    length_penalty: Annotated[float, Option(min=0.0, help="compare titles by log P / length ^ this")] = 0.0,
+    length_penalty: Annotated[float, Option(min=0.0, help="compare titles by log P / length ^ this")] = 0.5,
     replace_unknown: Annotated[
         bool, Option("--replace-unknown", help="for <unk>, the word of the sentence that was looked at")
     ] = False,

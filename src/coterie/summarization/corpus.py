@@ -47,8 +47,9 @@ class Side:
         """(N,) the words of each row."""
         return self.ends - self.starts
 
-    def padded(self, rows: NDArray[np.int64], width: int, padding: int) -> NDArray[np.int64]:
-        """Some rows side by side, (rows, width), filled up; what is longer than the width is cut."""
+    def padded(self, rows: NDArray[np.int64], width: int, padding: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Some rows side by side, (rows, width), filled up with one number or with (rows, width) of them; what is
+        longer than the width is cut."""
         at = self.starts[rows, None] + np.arange(width)
         inside = np.arange(width) < self.lengths[rows, None]
         words = self.ids[np.where(inside, at, 0)].astype(np.int64)

@@ -23,7 +23,7 @@ class Decoding:
     beam: int = 5
     longest: int = 30
     end: bool = True  # False: the end is suppressed and every title has exactly `longest` words, as DUC is scored
-    penalty: float = 0.0  # titles are compared by log P / length ** penalty
+    penalty: float = 0.5  # titles are compared by log P / length ** penalty
     replace_unknown: bool = False  # <unk> becomes the word of the sentence that was looked at
     batch: int = 32  # sentences searched side by side
 

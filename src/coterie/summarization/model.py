@@ -5,8 +5,8 @@ is one product (Luong et al., "general", without input feeding, which would need
 what fills a batch up: sentences are filled up at their end, their last state is the one at their last word, and the
 attention sees their words alone.
 
-Shapes: B sentences, S words of a sentence, L words of a title, E embedding width, D hidden width, M width of a
-sentence's states: D, or 2D when it is read from both ends.
+Shapes: B sentences, S words of a sentence, L words of a title, E embedding width, D hidden width, M width of what is
+remembered of a word: the state after it, D, or 2D when the sentence is read from both ends, and perhaps its vector, E.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Summarizer(nn.Module):
 
     def __init__(
         self, n_words: int, eos: int, embedding: int, hidden: int, head: nn.Module,
-        bidirectional: bool = False, dropout: float = 0.0,
+        bidirectional: bool = False, look_at_words: bool = False, dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.eos = eos
@@ -47,8 +47,10 @@ class Summarizer(nn.Module):
         read = 2 * hidden if bidirectional else hidden
         self.bridge = nn.Linear(read, 2 * hidden)  # where the writer starts from
         self.writer = LSTM(embedding, hidden)
-        self.key = nn.Linear(read, hidden, bias=False)
-        self.combine = nn.Linear(read + hidden, hidden)
+        self.look_at_words = look_at_words
+        remembered = read + embedding if look_at_words else read
+        self.key = nn.Linear(remembered, hidden, bias=False)
+        self.combine = nn.Linear(remembered + hidden, hidden)
         self.dropout = nn.Dropout(dropout)
         self.head = head
 
@@ -70,6 +72,9 @@ class Summarizer(nn.Module):
             back, _ = self.backward_reader(_at(embedded, turned))
             final = torch.cat((final, _at(back, last)), -1)
             states = torch.cat((states, _at(back, turned)), -1)
+        if self.look_at_words:
+            # What goes in is, tied, what the head compares with: a word that is looked at can be copied.
+            states = torch.cat((states, embedded), -1)
         start = torch.tanh(self.bridge(final)).transpose(0, 1)  # (1, B, 2D)
         hidden, cell = start.float().chunk(2, -1)
         return Memory(states, self.key(states), places > last), (hidden.contiguous(), cell.contiguous())

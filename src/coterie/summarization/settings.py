@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.training.settings import ModelSettings, Optimizer, Schedule
+from coterie.training.settings import Keep, ModelSettings, Optimizer, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Settings(ModelSettings):
     bidirectional: bool = True  # whether the sentence is read from both ends
     dropout: float = 0.6
     tied: bool = True
+    keep: Keep = "last"  # titles go on getting better where perplexity does not
+    look_at_words: bool = True  # whether the attention sees the words' vectors beside what was read
     batch: int = 512  # pairs
 
     def __post_init__(self) -> None:
@@ -34,6 +36,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "bidirectional": False,
         "dropout": 0.0,
         "tied": False,
+        "keep": "best",
+        "look_at_words": False,
         "schedule": "constant",
         "clip": None,
         "epochs": 15,

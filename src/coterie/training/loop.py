@@ -62,8 +62,8 @@ class Progress:
     step: int = 0
     seconds: float = 0.0  # spent on updates alone
     summed: int = 0  # updates whose losses are summed for the next line of the log
-    best: dict[str, Any] = field(default_factory=dict)  # the best evaluation
-    stale: int = 0  # evaluations since then
+    best: dict[str, Any] = field(default_factory=dict)  # the evaluation of the model that is kept
+    stale: int = 0  # evaluations that were no better since one was
     finished: bool = False
 
 
@@ -200,14 +200,15 @@ class Trainer:
         # Written so that a loss that is not a number is never the best.
         better = not progress.best or measured["loss"] < progress.best["loss"]
         progress.stale = 0 if better else progress.stale + 1
-        if better:
+        kept = better or self.settings.keep == "last"
+        if kept:
             progress.best = record
         if self.world.main:
             self.journals[0].write(record)
             self.board.write("evaluate", record)
             told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
             self.display.say(f"update {progress.step:,}: {told}")
-            if better:
+            if kept:
                 checkpoint.save(self.run.best, {"model": self.task.model.state_dict(), "evaluation": record})
         if self.settings.patience is not None and progress.stale >= self.settings.patience:
             progress.finished = True

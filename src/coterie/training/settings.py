@@ -7,6 +7,7 @@ Optimizer = Literal["adagrad", "adam", "adamw"]
 Schedule = Literal["constant", "halving", "cosine", "linear"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+Keep = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,14 @@ class TrainingSettings:
     log_every: int = 50  # updates between lines of the log
     evaluate_every: int | None = None  # updates between evaluations, beside those after each epoch
     patience: int | None = None  # stop after this many evaluations without a better one
+    keep: Keep = "best"  # which model a run leaves to be used, of those evaluated
     checkpoint_every: float = 600.0  # seconds between checkpoints; after an epoch, a twentieth of it
     graph: bool = True  # on a GPU, replay the update as one CUDA graph
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("optimizer", get_args(Optimizer)), ("schedule", get_args(Schedule)),
-            ("precision", get_args(Precision)), ("device", get_args(Device)),
+            ("precision", get_args(Precision)), ("device", get_args(Device)), ("keep", get_args(Keep)),
         ):  # fmt: skip
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
