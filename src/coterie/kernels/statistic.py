@@ -1,9 +1,8 @@
-"""What is remembered of each word, brought up to date in two launches.
+"""What is remembered of each word, brought up to date in one launch.
 
-Tokens of one word, a run, stand together in the grouping's order. The first launch takes the tokens in chunks: a
-product with the matrix of who has the same word sums every run inside the chunk, and a run that lies in it whole is
-written at once. A frequent word's run crosses chunks; the second launch adds up its parts. Every row has one writer
-and every sum one order, so the result is the same every time.
+Tokens of one word, a run, stand together in the grouping's order. A program has a chunk of tokens and the runs that
+start in it: a product with the matrix of who has the same word sums every run inside the chunk, and the last one, if it
+goes on, is followed to its end. Every row has one writer and every sum one order, so the result is the same every time.
 
 Shapes: T tokens, K values a row, V words, R tokens of a chunk.
 """
@@ -19,6 +18,7 @@ from coterie.kernels.operator import Operator
 from coterie.statistics import Statistic
 
 CHUNK = 32
+AHEAD = 512  # tokens looked at together for the end of a run that goes on
 BLOCK_K = 128
 
 
@@ -38,16 +38,11 @@ def _take_in(
     n_tokens, row = sample.shape
     if n_tokens == 0:
         return
-    chunks = triton.cdiv(n_tokens, CHUNK)
-    # Of each chunk: the sum of the run that came into it, and of the one that goes on beyond it.
-    parts = torch.empty(chunks, 2, row, dtype=torch.float32, device=sample.device)
-    shared = (target, order, place, counts, sound, parts, n_tokens, counts.shape[0], row)
-    grid = (chunks, triton.cdiv(row, BLOCK_K))
     with torch.cuda.device_of(sample):
-        _within[grid](
-            total, weight, sample, *sample.stride(), *shared, PAPER=paper, CHUNK=CHUNK, BLOCK_K=BLOCK_K, num_warps=4
-        )
-        _across[grid](total, weight, *shared, PAPER=paper, CHUNK=CHUNK, BLOCK_K=BLOCK_K, num_warps=1)
+        _remember[triton.cdiv(n_tokens, CHUNK), triton.cdiv(row, BLOCK_K)](
+            total, weight, sample, *sample.stride(), target, order, place, counts, sound,
+            n_tokens, counts.shape[0], row, PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
+        )  # fmt: skip
 
 
 def _fake(*_: object) -> None:
@@ -58,90 +53,70 @@ _update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight")
 
 
 @triton.jit
-def _within(
-    total, weight, sample, row_stride, column_stride, target, order, place, counts, sound, parts,
-    n_tokens, n_words, row,
-    PAPER: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
+def _remember(
+    total, weight, sample, row_stride, column_stride, target, order, place, counts, sound, n_tokens, n_words, row,
+    PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
     if tl.load(sound) == 0:
         return
-    chunk = tl.program_id(0)
-    i = chunk * CHUNK + tl.arange(0, CHUNK)
+    end = (tl.program_id(0) + 1) * CHUNK
+    i = end - CHUNK + tl.arange(0, CHUNK)
     here = tl.load(place + i, mask=i < n_tokens, other=-2)
     before = tl.load(place + i - 1, mask=(i > 0) & (i < n_tokens), other=-1)
-    beyond = tl.load(place + (chunk + 1) * CHUNK, mask=(chunk + 1) * CHUNK < n_tokens, other=-1)
+    beyond = tl.load(place + end, mask=end < n_tokens, other=-1)
     used = (here >= 0) & (here < n_words)
     k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    columns, inside = sample + k[None, :] * column_stride, (k < row)[None, :]
     token = tl.load(order + i, mask=used, other=0)
-    x = tl.load(
-        sample + token[:, None] * row_stride + k[None, :] * column_stride,
-        mask=used[:, None] & (k < row)[None, :],
-        other=0.0,
-    )
+    x = tl.load(columns + token[:, None] * row_stride, mask=used[:, None] & inside, other=0.0)
     same = here[:, None] == here[None, :]
     ones = same.to(tl.float32).to(x.dtype)
     sums = tl.dot(ones, x, input_precision="ieee")  # (R, BLOCK_K) of the run each token is in
     n = tl.sum(same.to(tl.int32), 1)
 
-    starts, goes_on = here != before, here == beyond
-    whole = used & starts & (here != beyond)
-    word = tl.load(target + token, mask=whole, other=0)
-    share = _share(tl.load(counts + word, mask=whole, other=1), n, PAPER, 8)  # n is at most CHUNK
-    mask = whole[:, None] & (k < row)[None, :]
+    # A run that came in from the chunk before is not this program's.
+    starts, goes_on = used & (here != before), here == beyond
+    if tl.sum((starts & goes_on).to(tl.int32), 0) > 0:
+        more, n_more = _follow(columns, inside, row_stride, order, place, beyond, end, n_tokens, CHUNK, AHEAD, BLOCK_K)
+        sums += tl.where(goes_on[:, None], more[None, :], 0.0)
+        n += tl.where(goes_on, n_more, 0)
+
+    word = tl.load(target + token, mask=starts, other=0)
+    share = _share(tl.load(counts + word, mask=starts, other=1), n, PAPER)
     at = total + word[:, None] * row + k[None, :]
-    old = tl.load(at, mask=mask, other=0.0)
-    tl.store(at, old + share[:, None] * (sums / n[:, None] - old), mask=mask)
+    old = tl.load(at, mask=starts[:, None] & inside, other=0.0)
+    tl.store(at, old + share[:, None] * (sums / n[:, None] - old), mask=starts[:, None] & inside)
     # `total` does not depend on `weight`: only one of a row's programs touches it.
     if tl.program_id(1) == 0:
-        old_weight = tl.load(weight + word, mask=whole, other=0.0)
-        tl.store(weight + word, old_weight + share * (1 - old_weight), mask=whole)
-
-    first, last = i == chunk * CHUNK, i == chunk * CHUNK + CHUNK - 1
-    came_in = tl.sum(tl.where((first & ~starts)[:, None], sums, 0.0), 0)
-    going_on = tl.sum(tl.where((last & goes_on)[:, None], sums, 0.0), 0)
-    tl.store(parts + (2 * chunk) * row + k, came_in, mask=k < row)
-    tl.store(parts + (2 * chunk + 1) * row + k, going_on, mask=k < row)
+        old_weight = tl.load(weight + word, mask=starts, other=0.0)
+        tl.store(weight + word, old_weight + share * (1 - old_weight), mask=starts)
 
 
 @triton.jit
-def _across(
-    total, weight, target, order, place, counts, sound, parts, n_tokens, n_words, row,
-    PAPER: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
+def _follow(
+    columns, inside, row_stride, order, place, run, first, n_tokens,
+    CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program per chunk and BLOCK_K values: something to do where a run starts that goes on beyond the chunk."""
-    chunk = tl.program_id(0)
-    beyond = (chunk + 1) * CHUNK
-    if beyond >= n_tokens:
-        return
-    here = tl.load(place + beyond - 1)
-    before = tl.load(place + chunk * CHUNK - 1, mask=chunk > 0, other=-1)
-    if (here != tl.load(place + beyond)) | (here == before) | (here >= n_words) | (tl.load(sound) == 0):
-        return
-    i = tl.arange(0, CHUNK)
-    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    n = tl.sum((tl.load(place + chunk * CHUNK + i) == here).to(tl.int32), 0)
-    sums = tl.load(parts + (2 * chunk + 1) * row + k, mask=k < row, other=0.0)
-    found = CHUNK
-    while found == CHUNK:
-        chunk += 1
-        at = chunk * CHUNK + i
-        found = tl.sum((tl.load(place + at, mask=at < n_tokens, other=-1) == here).to(tl.int32), 0)
-        if found > 0:
-            sums += tl.load(parts + (2 * chunk) * row + k, mask=k < row, other=0.0)
-        n += found
-    word = tl.load(target + tl.load(order + beyond - 1))
-    share = _share(tl.load(counts + word), n, PAPER, 31)
-    old = tl.load(total + word * row + k, mask=k < row, other=0.0)
-    tl.store(total + word * row + k, old + share * (sums / n - old), mask=k < row)
-    if tl.program_id(1) == 0:
-        old_weight = tl.load(weight + word)
-        tl.store(weight + word, old_weight + share * (1 - old_weight))
+    """The sum (BLOCK_K,) of the tokens of a run from the `first` on, and their number."""
+    # Its end is looked for before anything is added: the rows can then be fetched well ahead of the sum.
+    end, found = first, AHEAD
+    while found == AHEAD:
+        at = end + tl.arange(0, AHEAD)
+        found = tl.sum((tl.load(place + at, mask=at < n_tokens, other=-1) == run).to(tl.int32), 0)
+        end += found
+    sums = tl.zeros((CHUNK, BLOCK_K), tl.float32)
+    for start in tl.range(first, end, CHUNK, num_stages=4):
+        i = start + tl.arange(0, CHUNK)
+        token = tl.load(order + i, mask=i < end, other=0)
+        x = tl.load(columns + token[:, None] * row_stride, mask=(i < end)[:, None] & inside, other=0.0)
+        sums += x.to(tl.float32)
+    return tl.sum(sums, 0), end - first
 
 
 @triton.jit
-def _share(count, n, PAPER: tl.constexpr, BITS: tl.constexpr):
-    """1 - λⁿ, what a batch with n occurrences of a word counts for; n has at most BITS bits.
+def _share(count, n, PAPER: tl.constexpr):
+    """1 - λⁿ, what a batch with n occurrences of a word counts for.
 
     By doubling what remains to be learned, not by a power: 1 - λ is as small as 1e-6, and 1 - (1 - 1e-6)ⁿ would be
     mostly rounding.
@@ -149,9 +124,9 @@ def _share(count, n, PAPER: tl.constexpr, BITS: tl.constexpr):
     inverse = 1.0 / tl.maximum(count, 1).to(tl.float32)
     power = 1.0 - inverse if PAPER else inverse
     share = power * 0.0
-    left = n
-    for _ in range(BITS):
-        share = tl.where(left % 2 == 1, share + power * (1.0 - share), share)
+    most = tl.max(n, 0)
+    while most > 0:
+        share = tl.where(n % 2 == 1, share + power * (1.0 - share), share)
         power = power * (2.0 - power)
-        left = left // 2
+        n, most = n // 2, most // 2
     return share
