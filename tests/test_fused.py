@@ -19,7 +19,7 @@ from coterie.statistics import MeanHidden
 from tests.layers import make
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SIZES = (70, 0, 1, 66, 0, 13)  # words of each cluster: full, empty, alone
+SIZES = (4, 0, 1, 66, 0, 13, 70)  # words of each cluster: empty, alone, full; an odd number of them
 N_WORDS, N_CLUSTERS = sum(SIZES), len(SIZES)
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of the largest value
 DTYPES = list(TOLERANCE)
@@ -185,6 +185,8 @@ def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
     for name in ("LOGITS", "GRAD_HIDDEN", "GRAD_WEIGHT"):
         monkeypatch.setattr(products, name, small)
     monkeypatch.setattr(products, "BLOCK_CLUSTERS", 2)
+    monkeypatch.setattr(products, "SUM_TOKENS", 16)
+    monkeypatch.setattr(products, "SUM_CLUSTERS", 4)
     monkeypatch.setattr(softmax, "BLOCK", 4)
     monkeypatch.setattr(softmax, "ROWS", 2)
     Case(51, 40, seed=seed).check()

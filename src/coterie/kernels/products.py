@@ -33,6 +33,7 @@ LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=2)
 PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
+SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the cluster bias are cut
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
 
 
@@ -75,21 +76,26 @@ def grad_hidden(
 
 
 def grad_weight(
-    grad_logits: Tensor, hidden: Tensor, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
-    out_bias: Tensor | None,
+    grad_logits: Tensor, hidden: Tensor, grad_cluster_logits: Tensor, order: Tensor, starts: Tensor, words: Tensor,
+    offsets: Tensor, out: Tensor, out_bias: Tensor | None, out_cluster_bias: Tensor | None,
 ) -> None:  # fmt: skip
     """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,): each row once, zeros too.
 
     `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `hidden` (T, D).
+    Beside them, to spare a launch, the gradient of the cluster bias to `out_cluster_bias` (C,): `grad_cluster_logits`
+    (T, C), contiguous, summed over the tokens.
     """
-    width = out.shape[1]
+    width, n_clusters = out.shape[1], starts.shape[0] - 1
     constants = _constants(GRAD_WEIGHT, width)
     column_tiles = triton.cdiv(width, constants["BLOCK_D"])
     word_tiles = triton.cdiv(grad_logits.shape[1], GRAD_WEIGHT.words)
+    sum_tiles = 0 if out_cluster_bias is None else triton.cdiv(n_clusters, SUM_CLUSTERS)
     # One more tile of columns, where there is a bias, is the bias.
-    _grad_weight[(starts.shape[0] - 1) * word_tiles, column_tiles + (out_bias is not None)](
-        grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), order, starts, words, offsets,
-        out, out.stride(0), out_bias, word_tiles, column_tiles, D=width, **constants,
+    _grad_weight[sum_tiles + n_clusters * word_tiles, column_tiles + (out_bias is not None)](
+        grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), grad_cluster_logits, order, starts, words,
+        offsets, out, out.stride(0), out_bias, out_cluster_bias,
+        order.shape[0], n_clusters, word_tiles, column_tiles, sum_tiles,
+        D=width, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants,
     )  # fmt: skip
 
 
@@ -197,13 +203,24 @@ def _grad_hidden(
 
 @triton.jit
 def _grad_weight(
-    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets, out, out_stride, out_bias,
-    word_tiles, column_tiles,
-    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    grad_logits, grad_stride, hidden, hidden_stride, grad_cluster_logits, order, starts, words, offsets,
+    out, out_stride, out_bias, out_cluster_bias, n_tokens, n_clusters, word_tiles, column_tiles, sum_tiles,
+    D: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of a cluster's words and tile of columns; it walks the cluster's tokens."""
-    cluster = tl.program_id(0) // word_tiles
-    first_word = (tl.program_id(0) % word_tiles) * BLOCK_W
+    """One program per tile of a cluster's words and tile of columns; it walks the cluster's tokens.
+
+    Before them come programs that walk all the tokens, for the cluster bias: they take longest.
+    """
+    program = tl.program_id(0)
+    if out_cluster_bias is not None:
+        if program < sum_tiles:
+            if tl.program_id(1) == 0:
+                _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, n_clusters, SUM_T, SUM_C)
+            return
+        program -= sum_tiles
+    cluster = program // word_tiles
+    first_word = (program % word_tiles) * BLOCK_W
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
     if first_word >= size:
@@ -232,3 +249,15 @@ def _grad_weight(
         )
         acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
     tl.store(out + word[:, None] * out_stride + d[None, :], acc, mask=(j < size)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def _sum_columns(x, out, n_rows, n_columns, SUM_T: tl.constexpr, SUM_C: tl.constexpr):
+    """Sums SUM_C columns of x (rows, columns), contiguous: program 0 the first ones."""
+    c = tl.program_id(0) * SUM_C + tl.arange(0, SUM_C)
+    sums = tl.zeros((SUM_T, SUM_C), tl.float32)
+    for first in tl.range(0, n_rows, SUM_T, num_stages=4):
+        i = (first + tl.arange(0, SUM_T))[:, None]
+        mask = (i < n_rows) & (c < n_columns)[None, :]
+        sums += tl.load(x + i.to(tl.int64) * n_columns + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + c, tl.sum(sums, 0), mask=c < n_columns)
