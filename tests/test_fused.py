@@ -386,19 +386,36 @@ def test_statistic_leaves_out_a_batch_that_is_not_sound(monkeypatch):
 # -- summary and the whole layer --------------------------------------------------------------------------------
 
 
+USES = {  # of log P (T,) and of the mean loss ()
+    "the loss": lambda output, loss: 3 * loss,
+    "log P": lambda output, loss: (output * torch.arange(len(output), device=DEVICE)).sum(),
+    "both": lambda output, loss: 3 * loss - (output * torch.arange(len(output), device=DEVICE)).sum(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("tokens", [0, 1, 5, 3000])
-def test_summary_is_the_plain_one(tokens):
+def test_summary_is_the_plain_one(tokens, use):
     sums = [torch.ones(3, dtype=torch.float64, device=DEVICE) for _ in range(2)]
     tallies = [torch.ones(4, dtype=torch.int64, device=DEVICE) for _ in range(2)]
     log_p = torch.randn(2, tokens, device=DEVICE, requires_grad=True)
     n_used = torch.tensor(max(tokens - 2, 0), device=DEVICE)
     results = []
     for way, total, tally in zip((summary.summarize, measures.summarize), sums, tallies, strict=True):
-        loss, sound = way(*log_p, n_used, total, tally)
-        results.append((loss.detach(), sound, *torch.autograd.grad(3 * loss, log_p)))
+        output, loss, sound = way(*log_p, n_used, total, tally)
+        gradients = torch.autograd.grad(USES[use](output, loss), log_p)
+        results.append((output.detach(), loss.detach(), sound, *gradients))
     for x, y in zip((*results[0], sums[0], tallies[0]), (*results[1], sums[1], tallies[1]), strict=True):
         assert x.dtype == y.dtype
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_the_loss_alone_is_one_number():
+    log_p = torch.randn(2, 40, device=DEVICE).unbind()
+    given = [x.requires_grad_() for x in log_p]
+    sums, tally = torch.zeros(3, dtype=torch.float64, device=DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    _, loss, _ = summary.summarize(*given, torch.tensor(40, device=DEVICE), sums, tally)
+    assert [x.stride() for x in torch.autograd.grad(loss, given)] == [(0,), (0,)]
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
@@ -407,9 +424,23 @@ def test_summary_tells_what_is_not_sound(value):
     log_p[1, 1500] = value
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
     sums = torch.zeros(3, dtype=torch.float64, device=DEVICE)
-    _, sound = summary.summarize(*log_p, torch.tensor(2000, device=DEVICE), sums, tally)
+    *_, sound = summary.summarize(*log_p, torch.tensor(2000, device=DEVICE), sums, tally)
     assert not sound
     assert tally.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_layers_two_results_may_be_used_together(reduction):
+    hidden, target = torch.randn(4, 9, 24, device=DEVICE), torch.randint(0, 90, (4, 9), device=DEVICE)
+    target[0, :4] = -100
+    weights, gradients = torch.rand(4, 9, device=DEVICE), []
+    for backend in ("triton", "torch"):
+        torch.manual_seed(4)
+        layer = make(90, in_features=24, backend=backend, reduction=reduction).to(DEVICE)
+        output, loss = layer(hidden, target)
+        (2 * loss + (output * weights).sum()).backward()
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"statistic": "table", "counts": None}])

@@ -28,7 +28,7 @@ class Ways(NamedTuple):
 
     prepare: Callable[[Faults, Tensor, Partition], tuple[Tensor, Grouping]]
     two_level: Callable[..., LogProbs]
-    summarize: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    summarize: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
     remember: Callable[[Statistic, Tensor, Tensor, Grouping, Tensor, Tensor], None]
 
 

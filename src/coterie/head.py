@@ -190,10 +190,10 @@ class SelfOrganizedSoftmax(Answers):
             both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
         )
         n_used = grouping.starts[-1]
-        loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, self.meter.row(), self.faults.tally)
+        output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, self.meter.row(), self.faults.tally)
         if self.training and self.statistic is not None:
             self._remember(self.statistic, ways, both, word, grouping, sound)
-        output = (log_p.cluster + log_p.word).reshape(shape)
+        output = output.reshape(shape)
         if not self.label_smoothing and self.reduction == "mean":
             return HeadOutput(output, loss)
         per_token = -output

@@ -66,8 +66,9 @@ def _exp(x: float) -> float:
 
 def summarize(
     log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The mean loss of a batch (), and whether its numbers are finite (); adds the batch to measures and tally.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log P of a batch's targets (T,), its mean loss (), and whether its numbers are finite (); adds the batch to
+    measures and tally.
 
     `log_cluster`, `log_word` (T,), 0 for tokens left out; `n_used` () tokens are not; `sums` (3,) as in `Meter`,
     `tally` (4,) as in `Faults`.
@@ -79,4 +80,4 @@ def summarize(
         sums += torch.where(sound, torch.stack((cluster, word, n_used)), 0.0)
         tally[2:] += torch.stack((~sound, torch.ones_like(sound)))
     # A batch with nothing to predict has loss 0, not 0/0.
-    return -(cluster + word) / n_used.clamp(min=1), sound
+    return log_cluster + log_word, -(cluster + word) / n_used.clamp(min=1), sound
