@@ -1,9 +1,11 @@
 """The Triton kernels against what they replace; without a GPU they run in Triton's interpreter."""
 
+import copy
 import os
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
@@ -246,7 +248,7 @@ def test_operators_keep_their_promises(bias):
     torch.library.opcheck(grouping_kernel._usable.op, (tally, case.target, p.position, -100), test_utils=CHECKS)
     torch.library.opcheck(grouping_kernel._group.op, (case.grouping.place.int(), p.offsets), test_utils=CHECKS)
     log_p = torch.randn(2, 5, device=DEVICE, requires_grad=True)
-    torch.library.opcheck(summary._summarize.op, (*log_p, case.grouping.starts[-1]), test_utils=CHECKS)
+    torch.library.opcheck(summary._summarize.op, (*log_p, case.grouping.starts[-1], None, None), test_utils=CHECKS)
     total, weight = torch.zeros(N_WORDS, 16, device=DEVICE), torch.zeros(N_WORDS, device=DEVICE)
     counts = torch.ones(N_WORDS, dtype=torch.int64, device=DEVICE)
     sample = case.inputs[0].detach()[:, :16]
@@ -418,15 +420,20 @@ def test_the_gradient_of_the_loss_alone_is_one_number():
     assert [x.stride() for x in torch.autograd.grad(loss, given)] == [(0,), (0,)]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_summary_tells_what_is_not_sound(value):
-    log_p = torch.randn(2, 2000, device=DEVICE)
-    log_p[1, 1500] = value
-    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    sums = torch.zeros(3, dtype=torch.float64, device=DEVICE)
-    *_, sound = summary.summarize(*log_p, torch.tensor(2000, device=DEVICE), sums, tally)
-    assert not sound
-    assert tally.tolist() == [0, 0, 1, 1]
+def test_a_batch_that_is_not_sound_is_tallied_and_not_measured(value, compiled):
+    sums = torch.tensor([-3.0, -4.0, 2.0], dtype=torch.float64, device=DEVICE)
+    tally = torch.tensor([5, 6, 7, 8], device=DEVICE)
+    way = torch.compile(summary.summarize, fullgraph=True, backend="aot_eager") if compiled else summary.summarize
+    for broken in (False, True, False):
+        log_p = torch.full((2, 2000), -0.5, device=DEVICE)
+        if broken:
+            log_p[1, 1500] = value
+        *_, sound = way(*log_p, torch.tensor(1999, device=DEVICE), sums, tally)
+        assert bool(sound) is not broken
+    assert sums.tolist() == [-2003.0, -2004.0, 4000.0]
+    assert tally.tolist() == [5, 6, 8, 11]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -466,3 +473,63 @@ def test_the_layer_trains_as_with_the_torch_backend(options):
     for x, y in zip(layers[0].state_dict().values(), layers[1].state_dict().values(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
     assert layers[0].measures().perplexity == pytest.approx(layers[1].measures().perplexity, rel=1e-4)
+
+
+def test_the_layer_compiled_learns_the_same():
+    torch._dynamo.reset()
+    eager = make(90, in_features=24, backend="triton", counts=None).to(DEVICE)
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        hidden, target = torch.randn(40, 24, device=DEVICE), torch.randint(0, 90, (40,), device=DEVICE)
+        target[3] = -100
+        results = [module(hidden, target) for module in (eager, compiled)]
+        torch.testing.assert_close(*results)
+        gradients = []
+        for head, (output, loss) in zip((eager, other), results, strict=True):
+            head.zero_grad()
+            (loss + output.sum()).backward()
+            gradients.append([parameter.grad for parameter in head.parameters()])
+        torch.testing.assert_close(*gradients)
+    assert eager.meter.row()[2] == 2 * 39
+    for one, another in zip(eager.buffers(), other.buffers(), strict=True):  # the measures and the tally too
+        torch.testing.assert_close(one, another)
+
+
+class Launches(TorchDispatchMode):
+    """Notes PyTorch's operations that compute something."""
+
+    FREE = ("empty", "new_empty", "empty_like", "view", "t", "permute", "split", "select", "expand", "detach")
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation.overloadpacket.__name__
+        if name not in self.FREE:
+            self.names.append(name)
+        return operation(*args, **(kwargs or {}))
+
+
+def test_a_step_is_kernels_and_products(monkeypatch):
+    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    layer.step()
+    monkeypatch.setattr(layer.faults, "look", lambda: None)  # on a CPU it looks at once
+    if DEVICE == "cpu":
+        from triton.runtime.interpreter import GridExecutor
+
+        interpret = GridExecutor.__call__
+
+        def unseen(*args, **kwargs):
+            with _disable_current_modes():
+                return interpret(*args, **kwargs)
+
+        monkeypatch.setattr(GridExecutor, "__call__", unseen)
+    hidden, target = torch.randn(40, 24, device=DEVICE), torch.randint(0, 90, (40,), device=DEVICE)
+    with Launches() as forward:
+        loss = layer(hidden.requires_grad_(), target).loss
+    with Launches() as backward:
+        torch.autograd.grad(loss, [hidden, *layer.parameters()])
+    assert forward.names == ["mm", "addmm"]
+    assert backward.names == ["ones_like", "mul", "mm", "mm", "mm", "mm"]
