@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.kernels.operator import Operator
 
-BLOCK = 1024
+BLOCK, NUM_WARPS = 4096, 16  # a batch at once, mostly: what is written between two loads would make the second wait
 
 
 def summarize(
@@ -40,7 +40,10 @@ def _forward(
     added at once."""
     results = _empty(log_cluster)
     with torch.cuda.device_of(log_cluster):
-        _sum_up[(1,)](log_cluster, log_word, n_used, *results, sums, tally, log_cluster.shape[0], BLOCK=BLOCK)
+        _sum_up[(1,)](
+            log_cluster, log_word, n_used, *results, sums, tally, log_cluster.shape[0],
+            BLOCK=BLOCK, num_warps=NUM_WARPS,
+        )  # fmt: skip
     return results
 
 
