@@ -176,6 +176,11 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     trained = Trained.open(tmp_path / "run", "cpu")
     assert trained.model.head.partition.cluster_of.tolist() == partition.cluster_of.tolist()
     assert trained.model.head.reorganize_every is None
+    going_on = small(epochs=1, head_options={"reorganize_every": 3})
+    train(pairs, tmp_path / "on", going_on, partition)
+    assert read_journal(tmp_path / "on/reorganisations.jsonl")[0]["step"] == 3
+    on = Trained.open(tmp_path / "on", "cpu").model.head
+    assert on.partition.cluster_of.tolist() != partition.cluster_of.tolist()
     other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)
     with pytest.raises(ValueError, match=r"another text .*\(clusters \w+, not"):
         train(pairs, tmp_path / "run", small(epochs=1), other, resume=True)

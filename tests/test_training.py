@@ -14,11 +14,11 @@ from coterie.lm.build import build, groups
 from coterie.lm.data import IGNORED, Streams, whole
 from coterie.lm.settings import PRESETS, Settings, from_preset
 from coterie.lm.train import LanguageTask, train
-from coterie.training import graph as graph_module
 from coterie.training import checkpoint, optimizers
+from coterie.training import graph as graph_module
 from coterie.training.adagrad import Adagrad
 from coterie.training.distributed import World
-from coterie.training.graph import WARM_UP, GraphedUpdate
+from coterie.training.graph import AGAIN, WARM_UP, GraphedUpdate
 from coterie.training.logs import read_journal
 from coterie.training.run import Run
 from coterie.training.schedules import factor
@@ -180,6 +180,13 @@ def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
 # -- the loop -----------------------------------------------------------------------------------------------------
 
 
+def test_words_settle_for_the_rest_of_the_run(corpus, tmp_path):
+    settings = small(epochs=2, settle=0.5, head_options={"reorganize_every": 2})
+    progress = train(corpus, tmp_path / "run", settings)
+    moved = [record["step"] for record in read_journal(tmp_path / "run/reorganisations.jsonl")]
+    assert moved == list(range(2, progress.step // 2 + 1, 2))
+
+
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_the_model_that_is_kept(corpus, tmp_path, keep, monkeypatch):
     losses = iter([5.0, 3.0, 4.0])
@@ -308,7 +315,7 @@ def test_every_batch_is_trained_once_whether_recorded_or_not(monkeypatch, fails)
 
     monkeypatch.setattr(graph_module, "torch", SimpleNamespace(cuda=cuda))
     update = GraphedUpdate(FakeUpdate(), said.append)
-    shapes = [(2,), (3,)] * (WARM_UP + 2) + [(2,), (4,)]  # two shapes in turn, and one that comes once
+    shapes = [(2,), (3,)] * (WARM_UP + AGAIN + 2) + [(2,), (4,)]  # two shapes in turn, and one that comes once
     given = [torch.full(shape, n) for n, shape in enumerate(shapes)]
     for batch in given:
         update(batch)

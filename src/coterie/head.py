@@ -50,6 +50,7 @@ class SelfOrganizedSoftmax(Answers):
         gamma: float = 1.5,
         frequency_budget: float | None = None,
         reorganize_every: int | None = 1000,
+        reorganize_until: int | None = None,
         statistic: Literal["mean_hidden", "table"] = "mean_hidden",
         smoothing: Smoothing = "mean",
         score: Literal["information", "paper"] = "information",
@@ -72,6 +73,7 @@ class SelfOrganizedSoftmax(Answers):
         frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
             or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
         reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
+        reorganize_until: the update after which words stay where they are; None: they never settle.
         statistic: what is remembered of a word: the mean of h_c, V × D, or the paper's table, V × C.
         smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
         score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
@@ -83,7 +85,8 @@ class SelfOrganizedSoftmax(Answers):
         super().__init__()
         check_options(
             in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
-            reorganize_every=reorganize_every, label_smoothing=label_smoothing, frequency_budget=frequency_budget,
+            reorganize_every=reorganize_every, reorganize_until=reorganize_until, label_smoothing=label_smoothing,
+            frequency_budget=frequency_budget,
             statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
             score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
             activation=(activation, (None, *ACTIVATIONS)), backend=(backend, BACKENDS),
@@ -92,7 +95,8 @@ class SelfOrganizedSoftmax(Answers):
             raise ValueError('backend="triton" needs the package triton: install it, or use backend="auto"')
         self.in_features, self.n_classes = in_features, n_classes
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
-        self.reorganize_every, self.score, self.activation, self.backend = reorganize_every, score, activation, backend
+        self.reorganize_every, self.reorganize_until = reorganize_every, reorganize_until
+        self.score, self.activation, self.backend = score, activation, backend
         self.counting = counts is None
         counted = (
             torch.zeros(n_classes, dtype=torch.int64, device="cpu")
@@ -211,7 +215,8 @@ class SelfOrganizedSoftmax(Answers):
         self.updates += 1
         self.faults.look()
         self.faults.stepped()
-        if self.reorganize_every is None or self.updates % self.reorganize_every:
+        settled = self.reorganize_until is not None and self.updates > self.reorganize_until
+        if settled or self.reorganize_every is None or self.updates % self.reorganize_every:
             return None
         try:
             return self.reorganize()

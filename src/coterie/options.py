@@ -21,6 +21,7 @@ def check_options(
     gamma: float,
     frequency_budget: float | None,
     reorganize_every: int | None,
+    reorganize_until: int | None,
     label_smoothing: float,
     **choices: tuple[Any, Sequence[Any]],
 ) -> None:
@@ -37,6 +38,8 @@ def check_options(
         raise ValueError(f"frequency_budget must be above 0 (the paper's is 0.1); got {frequency_budget}")
     if reorganize_every is not None and reorganize_every < 1:
         raise ValueError(f"reorganize_every must be at least 1, or None for a fixed partition; got {reorganize_every}")
+    if reorganize_until is not None and reorganize_until < 0:
+        raise ValueError(f"reorganize_until must be a number of updates, or None; got {reorganize_until}")
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
     for name, (given, allowed) in choices.items():

@@ -39,6 +39,7 @@ def train(
     dropout: command.Share = None,
     tied: command.Tied = None,
     initial_range: command.InitialRange = None,
+    settle: command.Settle = None,
     sequences: Annotated[int | None, Option(help="streams of text read side by side")] = None,
     length: Annotated[int | None, Option(help="steps of a batch")] = None,
     optimizer: command.Optimizer = None,

@@ -82,6 +82,7 @@ def train(
     dropout: command.Share = None,
     tied: command.Tied = None,
     initial_range: command.InitialRange = None,
+    settle: command.Settle = None,
     batch: Annotated[int | None, Option(help="pairs")] = None,
     optimizer: command.Optimizer = None,
     learning_rate: command.Share = None,

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.training.update import Update
 
 WARM_UP = 3  # updates before recording: libraries choose their algorithms, the optimizer makes its state
+AGAIN = 1  # of every shape after the first: kernels are compiled for it
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -42,7 +43,7 @@ class GraphedUpdate:
         shapes = tuple(tuple(part.shape) for part in batch)
         if self.possible and shapes not in self.recordings:
             met = self.met[shapes] = self.met.get(shapes, 0) + 1
-            if met <= WARM_UP:
+            if met <= (AGAIN if self.recordings else WARM_UP):
                 self._aside(batch)
                 return
             self._record(shapes, batch)

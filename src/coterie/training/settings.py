@@ -73,10 +73,13 @@ class ModelSettings(TrainingSettings):
     initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
     head: str = "self-organized"
     head_options: dict[str, Any] = field(default_factory=dict)
+    settle: float = 1.0  # share of the run after which words stay in their clusters
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._above_zero("embedding", "hidden")
+        if not 0 <= self.settle <= 1:
+            raise ValueError(f"settle must be from 0 to 1; got {self.settle}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
         if self.tied and self.embedding != self.hidden:
