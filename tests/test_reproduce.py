@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+from coterie.lm.experiments import EXPERIMENTS
 from coterie.lm.reproduce import reproduce
 from coterie.lm.train import LanguageTask
 from coterie.lm.variants import VARIANTS, chosen
@@ -138,3 +139,23 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path, arguments, said):
 def test_every_variant_has_settings():
     for variant in chosen(list(VARIANTS)).values():
         assert variant.settings(epochs=3).epochs == 3
+
+
+def test_a_text_in_three_files(tmp_path):
+    folder = tmp_path / "wikitext-2"
+    folder.mkdir()
+    for part in ("train", "valid", "test"):
+        (folder / f"wiki.{part}.tokens").write_text(f" = {part} = \n a b a <unk> b \n" * 40)
+    settings = {**TINY, "sequences": 2, "epochs": 1}
+    report = reproduce(
+        str(folder), tmp_path / "out", ["self-organized"], [0], experiment=EXPERIMENTS["wikitext2"], **settings
+    )
+    assert report.corpus["train_words"] == 40 * 10
+    assert "published" not in (tmp_path / "out/report.md").read_text().lower()
+    stored = json.loads((tmp_path / "out/runs/self-organized-0/config.json").read_text())["settings"]
+    assert (stored["tied"], stored["dropout"]) == (True, 0.5)
+    (folder / "wiki.valid.tokens").unlink()
+    with pytest.raises(
+        ValueError, match=r"one file each for train, valid and test.*found wiki.test.tokens, wiki.train"
+    ):
+        reproduce(str(folder), tmp_path / "other", ["full"], [0], experiment=EXPERIMENTS["wikitext2"], **settings)

@@ -195,7 +195,8 @@ def clusters(
 
 def reproduce(
     experiment: Annotated[
-        str, Argument(metavar="EXPERIMENT", help="text8, summarization, or generated: a language made for it")
+        str,
+        Argument(metavar="EXPERIMENT", help="text8, wikitext2, summarization, or generated: a language made for it"),
     ],
     out: Annotated[Path, Option(metavar="DIR", help="runs and report are written there")],
     source: Annotated[

@@ -1,4 +1,5 @@
-"""What heads are compared on: text8 as the paper has it, and a generated language, small enough for any machine."""
+"""What heads are compared on: text8 as the paper has it, WikiText-2, and a generated language, small enough for any
+machine."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ class Experiment:
 
     name: str
     published: bool  # whether the paper's figures are of this text
+    parts: bool = False  # whether its text is a folder of three files: train, valid and test
     settings: dict[str, Any] = field(default_factory=dict)
     head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
 
@@ -34,6 +36,7 @@ EXPERIMENTS = {
     "wikitext2": Experiment(
         "wikitext2",
         published=False,
+        parts=True,
         settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35},
         head_options={"self-organized": {"reorganize_every": 250}, "self-organized-paper": {"reorganize_every": 250}},
     ),
@@ -50,6 +53,19 @@ EXPERIMENTS = {
         },
     ),
 }  # fmt: skip
+
+
+def in_parts(folder: Path, ready: Path) -> Corpus:
+    """The corpus of a folder with one file each for train, valid and test, an <eos> at every line's end."""
+    there = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    found = {part: [path for path in there if part in path.name.split(".")] for part in ("train", "valid", "test")}
+    if any(len(paths) != 1 for paths in found.values()):
+        raise ValueError(
+            f"{folder} should be a folder with one file each for train, valid and test, such as train.txt.xz or "
+            f"wiki.train.tokens; found {', '.join(path.name for path in there) or 'no files'}"
+        )
+    (train,), (valid,), (test,) = found.values()
+    return prepare([train], ready, dev=valid, test=test, eos=True)
 
 
 def generated(folder: Path, words: int = 550_000, dev_words: int = 50_000, words_per_class: int = 75) -> Corpus:

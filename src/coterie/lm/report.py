@@ -157,8 +157,9 @@ def markdown(report: Report, out: Path) -> str:
     lines += [_row(["---", "---:", "---:", "---:"], "---:", report)]
     for row in report.rows:
         minutes = [seconds / 60 for seconds in row.seconds]
-        speed = f"{statistics.mean(full.seconds) / statistics.mean(row.seconds):.2f}×" if full else ""
-        rate = f"{statistics.mean(row.words_per_second):,.0f}"
+        # The middle one: a machine's first run compiles kernels, and that is no part of training.
+        speed = f"{statistics.median(full.seconds) / statistics.median(row.seconds):.2f}×" if full else ""
+        rate = f"{statistics.median(row.words_per_second):,.0f}"
         lines.append(_row([row.label, spread(minutes), rate, speed], _plain(row.published_minutes), report))
     if report.curves is not None:
         lines += ["", "## Figure 1: while training", ""]

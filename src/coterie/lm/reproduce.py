@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from coterie.lm.corpus import VOCABULARY, Corpus, prepare
-from coterie.lm.experiments import EXPERIMENTS, Experiment
+from coterie.lm.experiments import EXPERIMENTS, Experiment, in_parts
 from coterie.lm.report import Report, Row, write
 from coterie.lm.train import data, train
 from coterie.lm.variants import Variant, chosen
@@ -39,7 +39,7 @@ def reproduce(
     variants = chosen(names)
     if not experiment.published:
         variants = {name: replace(variant, perplexity=None, minutes=None) for name, variant in variants.items()}
-    corpus = _corpus(source, out, min_count, dev_chars)
+    corpus = _corpus(source, out, experiment, min_count, dev_chars)
     rows = [
         Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
     ]
@@ -62,13 +62,15 @@ def _finished(runs: Path, row: Row) -> list[tuple[int, Path]]:
     return sorted((seed, path) for seed, path in done if path not in row.paths)
 
 
-def _corpus(source: str, out: Path, min_count: int, dev_chars: int) -> Corpus:
+def _corpus(source: str, out: Path, experiment: Experiment, min_count: int, dev_chars: int) -> Corpus:
     """The prepared text, made from its source if that is not it already."""
     if (Path(source) / VOCABULARY).exists():
         return Corpus.open(source)
     ready = out / "data"
     if ready.exists():
         return Corpus.open(ready)
+    if experiment.parts:
+        return in_parts(Path(source), ready)
     return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)
 
 
