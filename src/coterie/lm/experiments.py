@@ -37,7 +37,7 @@ EXPERIMENTS = {
         "wikitext2",
         published=False,
         parts=True,
-        settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35},
+        settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35, "settle": 0.7},
         head_options={"self-organized": {"reorganize_every": 250}, "self-organized-paper": {"reorganize_every": 250}},
     ),
     "generated": Experiment(
