@@ -104,7 +104,7 @@ def test_a_run_half_written_is_told_apart(corpus, tmp_path):
     with pytest.raises(ValueError, match="damaged: it is not JSON"):
         Trained.open(out)
     (out / "config.json").write_text('{"format": "coterie-run", "version": 7, "kind": "language model"}')
-    with pytest.raises(ValueError, match="a run of version 7, this program reads version 2"):
+    with pytest.raises(ValueError, match="a run of version 7, this program reads version 3"):
         Trained.open(out)
 
 

@@ -146,7 +146,7 @@ def test_the_command_writes_the_page_and_the_figures(run, full_run, tmp_path):
 )
 def test_mistakes_are_answered_in_one_sentence(run, tmp_path, given, said):
     (tmp_path / "strange").mkdir()
-    (tmp_path / "strange/config.json").write_text('{"format": "coterie-run", "version": 2, "kind": "a poem"}')
+    (tmp_path / "strange/config.json").write_text('{"format": "coterie-run", "version": 3, "kind": "a poem"}')
     folders = {"run": run, "nothing": tmp_path / "no", "strange": tmp_path / "strange"}
     done = coterie("report", *(one.format(**folders) for one in given), "--out", tmp_path / "page.html")
     assert said in str(done.exception)

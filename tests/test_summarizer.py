@@ -127,6 +127,10 @@ def test_every_parameter_learns_and_is_trained_once(pairs):
         assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in grouped)
     assert from_preset("paper").clip is None
     assert from_preset("best").tied
+    # Given clusters go on from there, and stay in the paper's way.
+    assert from_preset("best").head_options == {"projection": False, "reorganize_every": 100}
+    assert from_preset("best", head_options={"projection": True}).head_options["projection"]
+    assert from_preset("best", head="full").head_options == from_preset("paper").head_options == {}
 
 
 def test_evaluation_counts_every_word_of_the_titles(pairs):
@@ -172,7 +176,8 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert [record["step"] for record in moved][:2] == [5, 10]
     partition = load(tmp_path / "titles", pairs)
     assert partition.cluster_of.tolist() == load(written, pairs).cluster_of.tolist()
-    train(pairs, tmp_path / "run", small(epochs=1), partition)
+    stay = {"reorganize_every": None}
+    train(pairs, tmp_path / "run", small(epochs=1, head_options=stay), partition)
     trained = Trained.open(tmp_path / "run", "cpu")
     assert trained.model.head.partition.cluster_of.tolist() == partition.cluster_of.tolist()
     assert trained.model.head.reorganize_every is None
@@ -183,7 +188,7 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert on.partition.cluster_of.tolist() != partition.cluster_of.tolist()
     other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)
     with pytest.raises(ValueError, match=r"another text .*\(clusters \w+, not"):
-        train(pairs, tmp_path / "run", small(epochs=1), other, resume=True)
+        train(pairs, tmp_path / "run", small(epochs=1, head_options=stay), other, resume=True)
     few = random_partition(pairs.counts[:-1], 5, 30, 10_000)
     with pytest.raises(ValueError, match=r"the clusters are of .* words and the pairs have"):
         train(pairs, tmp_path / "no", small(), few)

@@ -1,6 +1,8 @@
 """The trainer: schedules, Adagrad, the loop's stops and logs, the update as a graph."""
 
+import copy
 import json
+import math
 import os
 import signal
 from contextlib import contextmanager
@@ -173,6 +175,11 @@ def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
     model.embedding(words[:3]).sum().backward()
     joined = torch.bincount(head.partition.cluster_of[:3], minlength=head.n_clusters).float()
     assert torch.equal(head.cluster_weight.grad[:, 0], joined)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.head.cluster_weight.zero_()
+    assert torch.equal(copied.embedding(words), copied.embedding.weight)  # it follows the copy's head
+    assert not torch.equal(model.embedding(words), own)
     untied = build(small(tied=False), corpus.counts)
     assert torch.equal(untied.embedding(words), untied.embedding.weight)
 
@@ -187,16 +194,27 @@ def test_words_settle_for_the_rest_of_the_run(corpus, tmp_path):
     assert moved == list(range(2, progress.step // 2 + 1, 2))
 
 
+@pytest.mark.parametrize(
+    ("losses", "patience", "kept"),
+    [
+        ((5.0, 3.0, 4.0), None, {"best": (3.0, 2), "last": (4.0, 3)}),
+        # Better than the one before is not better.
+        ((5.0, 3.0, 4.0, 3.9, 3.8), 2, {"best": (3.0, 2), "last": (3.9, 4)}),
+        ((5.0, 3.0, math.nan), None, {"best": (3.0, 2), "last": (3.0, 2)}),
+    ],
+)
 @pytest.mark.parametrize("keep", ["best", "last"])
-def test_the_model_that_is_kept(corpus, tmp_path, keep, monkeypatch):
-    losses = iter([5.0, 3.0, 4.0])
-    monkeypatch.setattr("coterie.lm.train.LanguageTask.evaluate", lambda self: {"loss": next(losses)})
-    progress = train(corpus, tmp_path / "run", small(epochs=3, keep=keep))
-    kept = checkpoint.load(tmp_path / "run/model.pt")
-    assert kept["evaluation"]["loss"] == progress.best["loss"] == {"best": 3.0, "last": 4.0}[keep]
+def test_the_model_that_is_kept(corpus, tmp_path, keep, losses, patience, kept, monkeypatch):
+    told = iter(losses)
+    monkeypatch.setattr("coterie.lm.train.LanguageTask.evaluate", lambda self: {"loss": next(told)})
+    progress = train(corpus, tmp_path / "run", small(epochs=len(losses), keep=keep, patience=patience))
+    saved = checkpoint.load(tmp_path / "run/model.pt")
+    loss, epoch = kept[keep]
+    assert saved["evaluation"]["loss"] == progress.best["loss"] == loss
+    assert saved["evaluation"]["epoch"] == epoch
     last = checkpoint.load(tmp_path / "run/checkpoint.pt")["model"]
-    same = all(torch.equal(kept["model"][name], value) for name, value in last.items())
-    assert same == (keep == "last")
+    same = all(torch.equal(saved["model"][name], value) for name, value in last.items())
+    assert same == (progress.best["step"] == progress.step)
 
 
 def test_a_run_learns_logs_and_finishes(corpus, tmp_path):
@@ -315,12 +333,13 @@ def test_every_batch_is_trained_once_whether_recorded_or_not(monkeypatch, fails)
 
     monkeypatch.setattr(graph_module, "torch", SimpleNamespace(cuda=cuda))
     update = GraphedUpdate(FakeUpdate(), said.append)
-    shapes = [(2,), (3,)] * (WARM_UP + AGAIN + 2) + [(2,), (4,)]  # two shapes in turn, and one that comes once
+    # Two shapes in turn, one that comes once, and one that comes late and often enough for its one update before.
+    shapes = [(2,), (3,)] * (WARM_UP + 2) + [(2,), (4,)] + [(5,)] * (AGAIN + 1)
     given = [torch.full(shape, n) for n, shape in enumerate(shapes)]
     for batch in given:
         update(batch)
     assert seen == [batch.tolist() for batch in given]
-    assert list(update.recordings) == ([] if fails else [((2,),), ((3,),)])
+    assert list(update.recordings) == ([] if fails else [((2,),), ((3,),), ((5,),)])
     assert len(said) == fails
     assert all("operation not permitted" in line and "\n" not in line for line in said)
 

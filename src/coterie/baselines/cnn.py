@@ -104,7 +104,7 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         drawn = self.proposal(words, used, self.samples)
         vectors = self.projection(F.embedding(torch.cat((words, drawn.words)), self.codes))  # (T + K, D + 1)
         of_target, of_drawn = vectors[: words.numel()], vectors[words.numel() :]
-        target_logit = precise(rows * of_target[:, :-1]).sum(-1) + of_target[:, -1]
+        target_logit = (precise(rows) * of_target[:, :-1]).sum(-1) + of_target[:, -1]
         logits = precise(F.linear(rows, of_drawn[:, :-1], of_drawn[:, -1]))
         output = sampled_log_prob(target_logit, logits, drawn.log_q, words[:, None] == drawn.words)
         return mean_loss(torch.where(used, output, 0.0), target, self.ignore_index)

@@ -20,7 +20,8 @@ class Clustered(Protocol):
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding`; on a GPU a kernel of ours computes its gradient, several times as fast."""
+    """`nn.Embedding`, to which a head's cluster vectors can be added; on a GPU a kernel of ours computes its gradient,
+    several times as fast, and under autocast the vectors come in its dtype."""
 
     def __init__(self, n_words: int, width: int) -> None:
         super().__init__(n_words, width)
@@ -35,7 +36,7 @@ class Embedding(nn.Embedding):
         return vectors + look_up(head.cluster_weight, head.partition.cluster_of[words])
 
     def add_clusters(self, head: Clustered) -> None:
-        """A word goes in as its own vector plus that of its cluster."""
+        """A word goes in as its own vector plus that of its cluster in this head, whichever the model has later."""
         self._head = (head,)
 
 

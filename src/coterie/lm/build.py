@@ -43,7 +43,10 @@ def tie(head: nn.Module, embedding: Embedding) -> None:
     """A word is known going in by what it is known by coming out: its own vector and, if it has one, its cluster's."""
     weight = getattr(head, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.shape != embedding.weight.shape:
-        raise ValueError("tied weights need a head with one vector of the embedding's width for every word")
+        raise ValueError(
+            f"tied weights need a head with one vector of the embedding's width for every word, which "
+            f"{type(head).__name__} has not: use --untied (in `coterie reproduce`, --setting tied=false)"
+        )
     head.weight = embedding.weight
     if isinstance(head, SelfOrganizedSoftmax):
         embedding.add_clusters(head)

@@ -252,7 +252,10 @@ def reproduce(
         if source is None and experiment == "generated":
             source = str(generated(out).path)
         elif source is None:
-            raise ValueError(f"{experiment} needs its text: give a file, a folder from `coterie lm prepare`, or text8")
+            files = (
+                "a folder of its train, valid and test files" if EXPERIMENTS[experiment].parts else "a file or text8"
+            )
+            raise ValueError(f"{experiment} needs its text: give {files}, or a folder from `coterie lm prepare`")
         report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
     if report is None:
         console.print("stopped; the same command goes on")

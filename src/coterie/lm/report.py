@@ -157,10 +157,10 @@ def markdown(report: Report, out: Path) -> str:
     lines += [_row(["---", "---:", "---:", "---:"], "---:", report)]
     for row in report.rows:
         minutes = [seconds / 60 for seconds in row.seconds]
-        # The middle one: a machine's first run compiles kernels, and that is no part of training.
         speed = f"{statistics.median(full.seconds) / statistics.median(row.seconds):.2f}×" if full else ""
         rate = f"{statistics.median(row.words_per_second):,.0f}"
         lines.append(_row([row.label, spread(minutes), rate, speed], _plain(row.published_minutes), report))
+    lines += ["", "Speeds compare the middle run of each: a machine's first compiles kernels, and takes longer for it."]
     if report.curves is not None:
         lines += ["", "## Figure 1: while training", ""]
         lines += _image(out, "perplexities and words moved", "figure1.png")

@@ -42,7 +42,7 @@ class Trained:
 
     @classmethod
     def open(cls, path: Path, device: Device = "auto") -> "Trained":
-        """The best model of a run."""
+        """The model that a run kept."""
         config, content, vocabulary = saved(path, KIND, "lm")
         where = choose_device(device)
         settings = Settings.from_dict(config["settings"])
@@ -78,7 +78,7 @@ class Trained:
 
 
 def saved(path: Path, kind: str, command: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a run's folder holds: its configuration, its best model, its vocabulary. `command` trains that kind."""
+    """What a run's folder holds: its configuration, the model it kept, its vocabulary. `command` trains that kind."""
     run, config = Run.open(path, kind)
     try:
         return config, checkpoint.load(run.best), read_json(path / VOCABULARY)

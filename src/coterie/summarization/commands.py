@@ -65,8 +65,8 @@ def train(
     partition: Annotated[
         Path | None,
         Option(
-            help="clusters that stay as they are, or with --head-option reorganize_every=100 go on from there: a file, "
-            "or the folder of `coterie summarize cluster`"
+            help="clusters to start from: a file, or the folder of `coterie summarize cluster`; with --head-option "
+            "reorganize_every=null, or --preset paper, they stay as they are"
         ),
     ] = None,
     resume: command.Resume = False,

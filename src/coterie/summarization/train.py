@@ -49,8 +49,8 @@ class SummaryTask:
         self.model = build(settings, pairs.counts, pairs.eos, partition, material).to(device)
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
-        if self.shared_head and settings.settle < 1:
-            self.shared_head.settle(round(settings.settle * settings.epochs * self.steps_per_epoch))
+        if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
+            head.reorganize_until = round(settings.settle * settings.epochs * self.steps_per_epoch)
         self.graphable: bool = getattr(head, "graphable", True)
         self.module: nn.Module = distributed.shared(self.model, world, device)
         if world.rank:

@@ -37,7 +37,7 @@ class Trained:
 
     @classmethod
     def open(cls, path: Path, device: Device = "auto") -> "Trained":
-        """The best model of a run."""
+        """The model that a run kept."""
         config, content, vocabulary = saved(path, KIND, "summarize")
         where = choose_device(device)
         settings = Settings.from_dict(config["settings"])

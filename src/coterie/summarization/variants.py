@@ -20,17 +20,14 @@ class Variant:
         return from_preset(preset, **{**self.changes, **given})
 
 
-# A projection for each level makes perplexity better and titles worse. An epoch has about a hundred updates.
-_KEPT = {"head_options": {"projection": False}}
-_GOING_ON = {"head_options": {"projection": False, "reorganize_every": 100}}
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, published="Full softmax"),
     "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),
-    "self-organized": Variant(
-        "self-organized, from the titles' clusters on", _GOING_ON, titles=True, published="Self-organized HSM"
+    "self-organized": Variant("self-organized, clusters of the titles", titles=True, published="Self-organized HSM"),
+    "fixed": Variant(
+        "self-organized, the titles' clusters kept", {"head_options": {"reorganize_every": None}}, titles=True
     ),
-    "fixed": Variant("self-organized, the titles' clusters kept", _KEPT, titles=True),
-    "joint": Variant("self-organized, from random clusters on", _GOING_ON),
+    "joint": Variant("self-organized, clusters from chance on"),
     "random-clusters": Variant("hierarchical, random clusters", {"head": "random-clusters"}),
     "hsm-frequency": Variant("hierarchical, frequency bins", {"head": "hsm-frequency"}),
 }

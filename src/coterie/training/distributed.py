@@ -118,10 +118,6 @@ class SharedHead:
             self.remember_own = head._remember
             head._remember = self._remember  # type: ignore[method-assign]
 
-    def settle(self, updates: int) -> None:
-        """After so many updates words stay where they are."""
-        self.head.reorganize_until = updates
-
     def step(self) -> Reorganization | None:
         """`head.step()`; after a reorganisation the processes compare their clusters."""
         moved = self.head.step()

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.training.update import Update
 
 WARM_UP = 3  # updates before recording: libraries choose their algorithms, the optimizer makes its state
-AGAIN = 1  # of every shape after the first: kernels are compiled for it
+AGAIN = 1  # of a shape that comes once another is recorded: kernels are compiled for it
 
 Shapes = tuple[tuple[int, ...], ...]
 

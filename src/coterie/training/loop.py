@@ -63,7 +63,8 @@ class Progress:
     seconds: float = 0.0  # spent on updates alone
     summed: int = 0  # updates whose losses are summed for the next line of the log
     best: dict[str, Any] = field(default_factory=dict)  # the evaluation of the model that is kept
-    stale: int = 0  # evaluations that were no better since one was
+    lowest: float = math.inf  # the lowest loss of an evaluation
+    stale: int = 0  # evaluations since then
     finished: bool = False
 
 
@@ -197,10 +198,13 @@ class Trainer:
         measured = self.world.from_main(self.task.evaluate() if self.world.main else None)
         record = {"event": "evaluate", "step": progress.step, "epoch": progress.step / self.task.steps_per_epoch}
         record |= {**measured, "seconds": progress.seconds}
-        # Written so that a loss that is not a number is never the best.
-        better = not progress.best or measured["loss"] < progress.best["loss"]
+        loss = measured["loss"]
+        # Written so that a loss that is not a number is never the lowest.
+        better = not progress.best or loss < progress.lowest
         progress.stale = 0 if better else progress.stale + 1
-        kept = better or self.settings.keep == "last"
+        if loss < progress.lowest:
+            progress.lowest = loss
+        kept = better or (self.settings.keep == "last" and math.isfinite(loss))
         if kept:
             progress.best = record
         if self.world.main:

@@ -7,7 +7,7 @@ from typing import Any
 from coterie.training.environment import describe
 
 FORMAT = "coterie-run"
-VERSION = 2
+VERSION = 3
 
 
 class Run:
@@ -21,7 +21,7 @@ class Run:
         self.reorganizations = path / "reorganisations.jsonl"
         self.moves = path / "moves.jsonl"  # who moved at each of them, packed
         self.checkpoint = path / "checkpoint.pt"  # to go on from
-        self.best = path / "model.pt"  # the best model so far, to use
+        self.best = path / "model.pt"  # the model that is kept, to use
         self.result = path / "result.json"  # there once the run is finished
         self.partition = path / "partition.json"  # the clusters it was given
         self.clusters = path / "clusters.json"  # those it has learned, for others
