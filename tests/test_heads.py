@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from coterie import Partition
-from coterie.baselines import HEADS, Material, build, register
+from coterie.baselines import HEADS, FullSoftmax, Material, build, register
 from coterie.baselines.frequency import frequency_bins
 from coterie.baselines.huffman import huffman_paths
 
@@ -316,3 +316,19 @@ def test_an_ignored_class_is_the_class_and_not_the_word_of_that_rank():
     expected = head.log_prob(hidden).gather(1, target[:, None]).squeeze(1)
     assert output[0] == 0
     torch.testing.assert_close(output[1:], expected[1:])
+
+
+def test_the_full_softmax_smooths_as_torch_does():
+    torch.manual_seed(0)
+    head = FullSoftmax(8, 12, label_smoothing=0.2)
+    hidden, target = torch.randn(3, 5, 8), torch.randint(0, 12, (3, 5))
+    target[0, 0] = -100
+    output, loss = head(hidden, target)
+    logits = torch.nn.Linear.forward(head, hidden)
+    expected = F.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.2)
+    torch.testing.assert_close(loss, expected)
+    used = target != -100
+    plain = logits.log_softmax(-1).gather(-1, target.clamp(min=0)[..., None]).squeeze(-1)
+    torch.testing.assert_close(output, torch.where(used, plain, 0.0))  # what it is worth, not what it is trained on
+    with pytest.raises(ValueError, match="label_smoothing must be at least 0 and below 1; got 1"):
+        FullSoftmax(8, 12, label_smoothing=1.0)

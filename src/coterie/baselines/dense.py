@@ -21,11 +21,19 @@ def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
     return HeadOutput(output.reshape(target.shape), loss)
 
 
-def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
-    """log P(target) and the mean loss; `logits` (..., V), `target` (...)."""
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0) -> HeadOutput:
+    """log P(target) and the mean loss, smoothed if asked for; `logits` (..., V), `target` (...)."""
     rows = precise(logits.reshape(-1, logits.shape[-1]))  # (T, V)
-    lost = F.cross_entropy(rows, target.reshape(-1), ignore_index=ignore_index, reduction="none")
-    return mean_loss(-lost, target, ignore_index)
+
+    def lost(smoothing: float) -> Tensor:
+        return F.cross_entropy(
+            rows, target.reshape(-1), ignore_index=ignore_index, reduction="none", label_smoothing=smoothing
+        )
+
+    found = mean_loss(-lost(0.0), target, ignore_index)
+    if not label_smoothing:
+        return found
+    return found._replace(loss=mean_loss(-lost(label_smoothing), target, ignore_index).loss)
 
 
 class DenseAnswers:

@@ -13,14 +13,18 @@ from coterie.head import HeadOutput
 class FullSoftmax(DenseAnswers, nn.Linear):
     """What every output layer is compared with: all V logits of every token."""
 
-    def __init__(self, in_features: int, n_classes: int, ignore_index: int = -100) -> None:
+    def __init__(
+        self, in_features: int, n_classes: int, ignore_index: int = -100, label_smoothing: float = 0.0
+    ) -> None:
         super().__init__(in_features, n_classes)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
         self.n_classes = n_classes
-        self.ignore_index = ignore_index
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
-        return cross_entropy(super().forward(hidden), target, self.ignore_index)
+        return cross_entropy(super().forward(hidden), target, self.ignore_index, self.label_smoothing)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """(..., D) → (..., V)."""
