@@ -148,7 +148,17 @@ def test_presets_differ_as_the_paper_does():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epochs": 0}, {"dropout": 1.0}, {"optimizer": "sgd"}, {"tied": True, "hidden": 8}, {"nonsense": 1}]
+    "wrong",
+    [
+        {"epochs": 0},
+        {"dropout": 1.0},
+        {"optimizer": "sgd"},
+        {"tied": True, "hidden": 8},
+        {"nonsense": 1},
+        {"settle": 2},
+        {"settle": 0.5, "head_options": {"reorganize_until": 9}},
+        {"keep": "first"},
+    ],
 )
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

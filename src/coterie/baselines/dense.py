@@ -23,17 +23,13 @@ def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
 
 def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0) -> HeadOutput:
     """log P(target) and the mean loss, smoothed if asked for; `logits` (..., V), `target` (...)."""
-    rows = precise(logits.reshape(-1, logits.shape[-1]))  # (T, V)
-
-    def lost(smoothing: float) -> Tensor:
-        return F.cross_entropy(
-            rows, target.reshape(-1), ignore_index=ignore_index, reduction="none", label_smoothing=smoothing
-        )
-
-    found = mean_loss(-lost(0.0), target, ignore_index)
+    rows, flat = precise(logits.reshape(-1, logits.shape[-1])), target.reshape(-1)  # (T, V), (T,)
+    lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
+    found = mean_loss(-lost, target, ignore_index)
     if not label_smoothing:
         return found
-    return found._replace(loss=mean_loss(-lost(label_smoothing), target, ignore_index).loss)
+    lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
+    return HeadOutput(found.output, mean_loss(-lost, target, ignore_index).loss)
 
 
 class DenseAnswers:

@@ -1,6 +1,6 @@
-"""An embedding whose gradient is written once, row by row, in the same order every time.
+"""An embedding whose gradient is summed in the same order every time, and to which cluster vectors can be added.
 
-Shapes: T tokens, V words, D width.
+Shapes: V words, C clusters, D width.
 """
 
 from typing import Protocol

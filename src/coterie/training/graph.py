@@ -1,8 +1,9 @@
 """The update as one CUDA graph: hundreds of kernel launches become one.
 
 A step of a small model is bound by launching kernels, not by computing. Where batches have few shapes, the whole update
-can be recorded once for each shape and replayed. The first few updates of a shape run as they are, on a side stream,
-and count like any other; recording itself computes nothing, so no update is made twice.
+can be recorded once for each shape and replayed. Before that a few updates, of a shape that comes later a single one,
+run as they are, on a side stream, and count like any other; recording itself computes nothing, so no update is made
+twice.
 """
 
 from collections.abc import Callable

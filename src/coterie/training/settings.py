@@ -80,6 +80,8 @@ class ModelSettings(TrainingSettings):
         self._above_zero("embedding", "hidden")
         if not 0 <= self.settle <= 1:
             raise ValueError(f"settle must be from 0 to 1; got {self.settle}")
+        if self.settle < 1 and "reorganize_until" in self.head_options:
+            raise ValueError("settle and the head's reorganize_until say the same thing: give one of them")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
         if self.tied and self.embedding != self.hidden:
