@@ -8,6 +8,7 @@ import pytest
 import torch
 from schemathesis import GenerationMode
 
+from coterie.serve import writer
 from coterie.serve.app import application
 from coterie.serve.writer import WORDS, Writer
 from coterie.summarization.beam import search
@@ -70,6 +71,19 @@ def test_its_titles_are_those_of_the_search(run, ask, text, beam):
     assert texts[0] == next(summarize(trained, [text], Decoding(beam=beam)))
     assert told["read"] == [{"word": word, "known": word in trained.id_of} for word in text.split()]
     assert told["unread"] == 0
+
+
+def test_it_searches_as_titles_are_usually_searched_for(run, monkeypatch):
+    told = {}
+
+    def spied(*given, **options):
+        told.update(options)
+        return search(*given, **options)
+
+    monkeypatch.setattr(writer, "search", spied)
+    Writer(Trained.open(run, "cpu")).write(STRANGE, beam=2)
+    usual = Decoding()
+    assert (told["longest"], told["penalty"], told["beam"]) == (usual.longest, usual.penalty, 2)
 
 
 @torch.no_grad()
