@@ -37,7 +37,7 @@ EXPERIMENTS = {
         "wikitext2",
         published=False,
         parts=True,
-        settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35, "settle": 0.7},
+        settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35},
         head_options={"self-organized": {"reorganize_every": 250}, "self-organized-paper": {"reorganize_every": 250}},
     ),
     "generated": Experiment(
@@ -46,6 +46,7 @@ EXPERIMENTS = {
         settings={
             "embedding": 128, "hidden": 128, "dropout": 0.0, "sequences": 64, "epochs": 3, "initial_range": None,
             "optimizer": "adam", "learning_rate": 1e-3, "schedule": "constant", "clip": None, "projection_factor": 1.0,
+            "settle": 1.0,
         },
         head_options={
             "self-organized": _OFTEN, "self-organized-paper": _OFTEN, "importance": _FEW, "nce": _FEW,

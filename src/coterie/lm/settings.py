@@ -1,6 +1,6 @@
 """Everything a language model's run is told, and two ways to start from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.training.settings import ModelSettings
@@ -45,8 +45,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Of the preset "best", where words move at all and nothing else is said of it. In the paper they move to the end.
+SETTLE = 0.7
+
+
 def from_preset(preset: str, **given: Any) -> Settings:
     """A preset with what is given in its place."""
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    return Settings.from_dict({**PRESETS[preset], **given})
+    settings = Settings.from_dict({**PRESETS[preset], **given})
+    said = "settle" in given or "reorganize_until" in settings.head_options
+    if preset != "best" or settings.head != "self-organized" or said:
+        return settings
+    return replace(settings, settle=SETTLE)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.grouping import Grouping
 from coterie.kernels import products, softmax
+from coterie.kernels.beside import beside
 from coterie.kernels.operator import Operator
 from coterie.loss.levels import LogProbs, in_autocast, split
 from coterie.partition import Partition
@@ -73,13 +74,16 @@ def _forward(
     log_probs, (cluster_logits, logits, log_totals) = results[:4], results[4:]
     cluster_hidden, word_hidden = split(_dense(hidden), weight.shape[1])
     columns = cluster_weight.to(hidden.dtype).T
-    # Written with `out=`, which autocast leaves alone: the operands have their dtype.
-    if cluster_bias is None:
-        torch.mm(cluster_hidden, columns, out=cluster_logits)
-    else:
-        torch.addmm(cluster_bias.to(hidden.dtype), cluster_hidden, columns, out=cluster_logits)
+    shift = None if cluster_bias is None else cluster_bias.to(hidden.dtype)
     with torch.cuda.device_of(hidden):
+        with beside(hidden) as join:
+            # Written with `out=`, which autocast leaves alone: the operands have their dtype.
+            if shift is None:
+                torch.mm(cluster_hidden, columns, out=cluster_logits)
+            else:
+                torch.addmm(shift, cluster_hidden, columns, out=cluster_logits)
         products.logits(word_hidden, _dense(weight), bias, order, starts, words, offsets, logits)
+        join()
         softmax.forward(
             cluster_logits, logits, order, place, target.contiguous(), cluster_of, offsets, *log_probs, log_totals
         )
@@ -148,25 +152,30 @@ def _backward(
     grad_cluster_logits = torch.empty_like(cluster_logits)
     grad_logits = torch.empty_like(logits, dtype=hidden.dtype)
     index = (order, starts, words, offsets)
+    rounded = cluster_weight.to(hidden.dtype)
+    grad_rounded = grad_cluster_weight
+    if cluster_weight.dtype != hidden.dtype:
+        grad_rounded = torch.empty_like(grad_cluster_weight, dtype=hidden.dtype)
     with torch.cuda.device_of(hidden):
         softmax.backward(
             grad_cluster, grad_word, grad_mean_cluster, grad_mean_word, cluster_logits, logits, log_totals,
             order, place, target.contiguous(), cluster_of, offsets, grad_cluster_logits, grad_logits,
         )  # fmt: skip
-        torch.mm(grad_cluster_logits, cluster_weight.to(hidden.dtype), out=grad_cluster_hidden)
-        # One vector for both levels: its two gradients add up.
-        products.grad_hidden(
-            grad_logits, _dense(weight), *index, grad_word_hidden, add=grad_word_hidden is grad_cluster_hidden
-        )
+        with beside(hidden) as join:
+            torch.mm(grad_cluster_logits, rounded, out=grad_cluster_hidden)
+            torch.mm(grad_cluster_logits.T, cluster_hidden, out=grad_rounded)
+            if grad_rounded is not grad_cluster_weight:
+                grad_cluster_weight.copy_(grad_rounded)
         products.grad_weight(
             grad_logits, word_hidden, grad_cluster_logits, *index, grad_weight,
             None if bias is None else grad_bias, None if cluster_bias is None else grad_cluster_bias,
         )  # fmt: skip
-    if cluster_weight.dtype == hidden.dtype:
-        torch.mm(grad_cluster_logits.T, cluster_hidden, out=grad_cluster_weight)
-    else:
-        narrow = torch.empty_like(grad_cluster_weight, dtype=hidden.dtype)
-        grad_cluster_weight.copy_(torch.mm(grad_cluster_logits.T, cluster_hidden, out=narrow))
+        # One vector for both levels: its two gradients add up.
+        add = grad_word_hidden is grad_cluster_hidden
+        if add:
+            join()
+        products.grad_hidden(grad_logits, _dense(weight), *index, grad_word_hidden, add=add)
+        join()
     return results
 
 
