@@ -1,10 +1,10 @@
-"""`topk(10)` on a CPU from 2^14 to 2^20 words, against the dense product: `python -m benchmarks.search OUT.json`.
+"""`topk(10)` from 2^14 to 2^20 words, against the dense product: `python -m benchmarks.search OUT.json [cpu|cuda]`.
 
 Hidden vectors are scaled until ten words carry half the mass, as in a trained model, or a twentieth, or not at all. One
 vector is asked for again and again, so that the words it needs stay in the cache, or 64 in turn, so that they do not;
 64 are asked for at once; and a beam of 5 hypotheses, each a little less probable than the one before, is extended. Ours
 and the dense one take turns, so that whatever else the machine does hits both; the first call of a turn is not counted:
-it finds the cache full of the other's numbers.
+it finds the cache full of the other's numbers. On a GPU, in bfloat16, a call has ended when its answer is there.
 
 Shapes: T rows, D width, V words.
 """
@@ -47,9 +47,10 @@ def scaled(head: SelfOrganizedSoftmax, hidden: Tensor, mass: float | None) -> Te
 
 
 def side_by_side(
-    ours: Callable[[int], object], dense: Callable[[int], object], seconds: float = 3.0
+    ours: Callable[[int], object], dense: Callable[[int], object], device: torch.device, seconds: float = 3.0
 ) -> dict[str, float]:
     """Milliseconds of each, taking turns: the least and the median. Both are told which call it is."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times: dict[str, list[float]] = {"ours": [], "dense": []}
     end = time.perf_counter() + seconds
     for turn in range(200):
@@ -57,6 +58,7 @@ def side_by_side(
             for call in range(calls):
                 start = time.perf_counter()
                 work(turn * calls + call)
+                wait()
                 if turn and call:
                     times[name].append((time.perf_counter() - start) * 1e3)
         if turn >= 3 and time.perf_counter() > end:
@@ -69,15 +71,18 @@ def side_by_side(
 
 
 @torch.no_grad()
-def measure(n_words: int, asked: Sequence[str] = ASKED) -> list[dict[str, object]]:
+def measure(
+    n_words: int, device: torch.device, asked: Sequence[str] = ASKED, seconds: float = 3.0
+) -> list[dict[str, object]]:
     """Every kind of hidden vectors, asked for in each way."""
     torch.manual_seed(0)
-    head = organized(n_words, WIDTH, torch.device("cpu"), torch.float32).eval()
-    base = torch.randn(ROWS, WIDTH)
-    score = -0.5 * torch.arange(float(BEAM))
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    head = organized(n_words, WIDTH, device, dtype).eval()
+    base = torch.randn(ROWS, WIDTH).to(device, dtype)
+    score = -0.5 * torch.arange(float(BEAM), device=device)
 
     def dense(hidden: Tensor) -> Tensor:
-        return F.linear(hidden, head.weight, head.bias).log_softmax(-1).topk(K).values
+        return F.linear(hidden, head.weight, head.bias).float().log_softmax(-1).topk(K).values
 
     rows: list[dict[str, object]] = []
     for name, mass in MASSES.items():
@@ -94,7 +99,9 @@ def measure(n_words: int, asked: Sequence[str] = ASKED) -> list[dict[str, object
                 lambda call, h=hidden: dense(h[call % (ROWS - BEAM) :][:BEAM]),  # type: ignore[misc]
             ),
         }
-        rows += [{"words": n_words, "hidden": name, "asked": way, **side_by_side(*ways[way])} for way in asked]
+        for way in asked:
+            timed = side_by_side(*ways[way], device, seconds)
+            rows.append({"words": n_words, "hidden": name, "asked": way, **timed})
     return rows
 
 
@@ -119,8 +126,9 @@ def table(rows: list[dict[str, object]]) -> str:
 
 def main() -> None:
     rows: list[dict[str, object]] = []
+    device = torch.device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
     for n_words in SIZES:
-        rows += measure(n_words)
+        rows += measure(n_words, device)
         print(table(rows[-len(ASKED) * len(MASSES) :]), flush=True)
     result = {
         "environment": describe(),

@@ -126,3 +126,14 @@ def test_any_shape_and_precision():
 def test_wrong_questions_are_named(score, k, said):
     with pytest.raises(ValueError, match=said):
         make(300, in_features=16).extend(torch.randn(2, 3, 16), score, k)
+
+
+def test_where_nobody_asks_who_is_there_the_absent_are_not_extended_either(monkeypatch):
+    """A compiler cannot ask, and on a GPU the host would wait for the answer."""
+    head = make(300, in_features=16)
+    hidden, score = torch.randn(2, 3, 16), torch.randn(2, 3)
+    expected = plainly(head, hidden[:, ::2], score[:, ::2], 7)
+    hidden[:, 1], score[:, 1] = torch.nan, -torch.inf
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    values, hypothesis, word = head.extend(hidden, score, 7)
+    torch.testing.assert_close((values, hypothesis, word), (expected[0], 2 * expected[1], expected[2]))

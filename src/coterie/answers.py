@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie import sampling, search
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.partition import Partition
-from coterie.words import Words
+from coterie.words import Words, on_gpu
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
@@ -115,8 +115,11 @@ class Answers(nn.Module):
         self._check_hidden(hidden)
         both = self._project(hidden.reshape(-1, self.in_features))
         cluster_hidden, word_hidden = split(both, self.in_features)
-        logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
         words = Words(self.weight, self.bias, self.partition)
+        if gpu := on_gpu(words, cluster_hidden):
+            logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)
+            return words, word_hidden, gpu.shares(logits)
+        logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
         return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
     def _check_hidden(self, hidden: Tensor) -> None:

@@ -73,10 +73,15 @@ def together(
     n_each, n_hypotheses = min(k, n_words), score.shape[1]
     values = score.new_full((score.numel(), n_each), -torch.inf)
     indices = torch.zeros(values.shape, dtype=torch.int64, device=score.device)
-    rows = (score.flatten() > -torch.inf).nonzero().squeeze(1)
+    there = score.flatten() > -torch.inf
+    if score.is_cuda or torch.compiler.is_compiling():
+        rows = torch.arange(score.numel(), device=score.device)  # all: to ask which are there, the host would wait
+    else:
+        rows = there.nonzero().squeeze(1)
     if rows.numel():
         log_prob, found = best(rows, n_each)
-        values[rows] = log_prob.to(values.dtype) + score.flatten()[rows, None]
+        found_values = log_prob.to(values.dtype) + score.flatten()[rows, None]
+        values[rows] = torch.where(there[rows, None], found_values, -torch.inf)
         indices[rows] = found + (rows % n_hypotheses * n_words)[:, None]
     values, places = values.view(-1, n_hypotheses * n_each).topk(k, 1)
     return values, indices.view(-1, n_hypotheses * n_each).gather(1, places)

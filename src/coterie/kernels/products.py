@@ -37,6 +37,11 @@ SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the clust
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
 
 
+def dense_rows(rows: Tensor) -> Tensor:
+    """Rows may lie any distance apart; kernels read each as one stretch of memory."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
 def padded(capacity: int) -> int:
     """The width of a buffer of logits for clusters of up to S words."""
     return -(-capacity // PADDING) * PADDING

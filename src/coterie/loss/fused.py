@@ -47,11 +47,6 @@ def two_level(
     return LogProbs(cluster, word, mean_cluster, mean_word)
 
 
-def _dense(rows: Tensor) -> Tensor:
-    """Rows may lie any distance apart; kernels read each as one stretch of memory."""
-    return rows if rows.stride(-1) == 1 else rows.contiguous()
-
-
 def _forward(
     hidden: Tensor,
     cluster_weight: Tensor,
@@ -72,7 +67,7 @@ def _forward(
     if hidden.shape[0] == 0:
         return results
     log_probs, (cluster_logits, logits, log_totals) = results[:4], results[4:]
-    cluster_hidden, word_hidden = split(_dense(hidden), weight.shape[1])
+    cluster_hidden, word_hidden = split(products.dense_rows(hidden), weight.shape[1])
     columns = cluster_weight.to(hidden.dtype).T
     shift = None if cluster_bias is None else cluster_bias.to(hidden.dtype)
     with torch.cuda.device_of(hidden):
@@ -82,7 +77,7 @@ def _forward(
                 torch.mm(cluster_hidden, columns, out=cluster_logits)
             else:
                 torch.addmm(shift, cluster_hidden, columns, out=cluster_logits)
-        products.logits(word_hidden, _dense(weight), bias, order, starts, words, offsets, logits)
+        products.logits(word_hidden, products.dense_rows(weight), bias, order, starts, words, offsets, logits)
         join()
         softmax.forward(
             cluster_logits, logits, order, place, target.contiguous(), cluster_of, offsets, *log_probs, log_totals
@@ -147,7 +142,7 @@ def _backward(
             gradient.zero_()
         return results
     grad_hidden, grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = results
-    cluster_hidden, word_hidden = split(_dense(hidden), weight.shape[1])
+    cluster_hidden, word_hidden = split(products.dense_rows(hidden), weight.shape[1])
     grad_cluster_hidden, grad_word_hidden = split(grad_hidden, weight.shape[1])
     grad_cluster_logits = torch.empty_like(cluster_logits)
     grad_logits = torch.empty_like(logits, dtype=hidden.dtype)
@@ -174,7 +169,7 @@ def _backward(
         add = grad_word_hidden is grad_cluster_hidden
         if add:
             join()
-        products.grad_hidden(grad_logits, _dense(weight), *index, grad_word_hidden, add=add)
+        products.grad_hidden(grad_logits, products.dense_rows(weight), *index, grad_word_hidden, add=add)
         join()
     return results
 
