@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.kernels.sizes import n_tiles
+
 BLOCK = 2048
 
 
@@ -18,7 +20,7 @@ def update(
     """As `torch.optim.Adam`, AdamW if `decoupled`; lr, step and scale, by which the gradient is divided, are ()."""
     n = parameter.numel()
     with torch.cuda.device_of(parameter):
-        _adam[(triton.cdiv(n, BLOCK),)](
+        _adam[(n_tiles(n, BLOCK),)](
             parameter, gradient.contiguous(), mean, square, lr, step, lr if scale is None else scale, n,
             betas[0], betas[1], math.log2(betas[0]), math.log2(betas[1]), eps, weight_decay,
             SCALED=scale is not None, DECAY=weight_decay != 0, DECOUPLED=decoupled, BLOCK=BLOCK,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.kernels.grouping import rank
+from coterie.kernels.sizes import n_tiles
 
 TOKENS = 32  # added up at a time: a frequent word's are many, and each turn waits for memory
 BLOCK = 128  # columns of one program
@@ -51,9 +52,7 @@ def sum_by_word(rows: Tensor, words: Tensor, n_words: int) -> Tensor:
         return sums
     order, ordered, _ = rank(words.int(), words.new_zeros(1))
     with torch.cuda.device_of(rows):
-        _sum[(n_tokens, triton.cdiv(width, BLOCK))](
-            rows, order, ordered, sums, n_tokens, width, TOKENS=TOKENS, BLOCK=BLOCK
-        )
+        _sum[(n_tokens, n_tiles(width, BLOCK))](rows, order, ordered, sums, n_tokens, width, TOKENS=TOKENS, BLOCK=BLOCK)
     return sums
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.faults import Faults
 from coterie.grouping import Grouping
 from coterie.kernels.operator import Operator
+from coterie.kernels.sizes import n_tiles
 from coterie.partition import Partition
 
 LIMIT = 16384  # tokens; a sort is faster beyond
@@ -45,7 +46,7 @@ def _check_targets(tally: Tensor, target: Tensor, position: Tensor, ignore_index
     n_tokens = target.shape[0]
     if n_tokens:
         with torch.cuda.device_of(target):
-            _check[(triton.cdiv(n_tokens, BLOCK),)](
+            _check[(n_tiles(n_tokens, BLOCK),)](
                 target, position, word, place, tally, ignore_index, n_tokens, position.shape[0], BLOCK=BLOCK
             )
     return word, place
@@ -63,7 +64,7 @@ def _rank_tokens(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor
     starts = torch.empty_like(offsets)
     if n_tokens == 0:
         return order, ordered, starts.zero_()
-    programs = triton.cdiv(n_tokens, QUERIES) + triton.cdiv(starts.numel(), QUERIES)
+    programs = n_tiles(n_tokens, QUERIES) + n_tiles(starts.numel(), QUERIES)
     with torch.cuda.device_of(place):
         _rank[(programs,)](
             place, offsets, order, ordered, starts, n_tokens, starts.numel(), QUERIES=QUERIES, KEYS=KEYS

@@ -31,13 +31,19 @@ class Operator:
         """Gives the function a gradient; `eager_backward`: where it is another one outside of a compiled graph."""
         self.op.register_autograd(backward, setup_context=setup_context)
 
+        # Not PyTorch's way of a forward without ctx: it looks up the function's signature at every call.
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = function(*inputs)
+            setup_context(ctx, inputs, output)
+            return output
+
         def once(ctx: Any, *grads: Any) -> Any:
             refuse_second_derivatives()
             return (eager_backward or backward)(ctx, *grads)
 
-        methods = {"forward": self.eager, "setup_context": setup_context, "backward": once}
-        function: Any = type("Eager", (torch.autograd.Function,), {k: staticmethod(v) for k, v in methods.items()})
-        self.eager = function.apply
+        function, methods = self.eager, {"forward": forward, "backward": once}
+        eager: Any = type("Eager", (torch.autograd.Function,), {k: staticmethod(v) for k, v in methods.items()})
+        self.eager = eager.apply
 
     def __call__(self, *args: Any) -> Any:
         return self.op(*args) if torch.compiler.is_compiling() else self.eager(*args)

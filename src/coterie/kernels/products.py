@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.kernels.sizes import n_tiles, power_of_two
+
 
 class Tiles(NamedTuple):
     """How a product is cut; `tokens`, `words` and `columns` are powers of two, 16 at least."""
@@ -57,7 +59,7 @@ def logits(
     whatever fills up their last tile, are written; of tokens left out nothing.
     """
     width = weight.shape[1]
-    _logits[_slots(order, starts, LOGITS), triton.cdiv(out.shape[1], LOGITS.words)](
+    _logits[_slots(order, starts, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
         hidden, hidden.stride(0), weight, weight.stride(0), bias, order, starts, words, offsets, out, out.stride(0),
         order.shape[0], starts.shape[0] - 1, D=width, **_constants(LOGITS, width), BLOCK_C=_block_clusters(starts),
     )  # fmt: skip
@@ -73,7 +75,7 @@ def grad_hidden(
     """
     width = weight.shape[1]
     constants = _constants(GRAD_HIDDEN, width)
-    _grad_hidden[_slots(order, starts, GRAD_HIDDEN), triton.cdiv(width, constants["BLOCK_D"])](
+    _grad_hidden[_slots(order, starts, GRAD_HIDDEN), n_tiles(width, constants["BLOCK_D"])](
         grad_logits, grad_logits.stride(0), weight, weight.stride(0), order, starts, words, offsets,
         out, out.stride(0), order.shape[0], starts.shape[0] - 1,
         D=width, ADD=add, **constants, BLOCK_C=_block_clusters(starts),
@@ -92,9 +94,9 @@ def grad_weight(
     """
     width, n_clusters = out.shape[1], starts.shape[0] - 1
     constants = _constants(GRAD_WEIGHT, width)
-    column_tiles = triton.cdiv(width, constants["BLOCK_D"])
-    word_tiles = triton.cdiv(grad_logits.shape[1], GRAD_WEIGHT.words)
-    sum_tiles = 0 if out_cluster_bias is None else triton.cdiv(n_clusters, SUM_CLUSTERS)
+    column_tiles = n_tiles(width, constants["BLOCK_D"])
+    word_tiles = n_tiles(grad_logits.shape[1], GRAD_WEIGHT.words)
+    sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_clusters, SUM_CLUSTERS)
     # One more tile of columns, where there is a bias, is the bias.
     _grad_weight[sum_tiles + n_clusters * word_tiles, column_tiles + (out_bias is not None)](
         grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), grad_cluster_logits, order, starts, words,
@@ -110,12 +112,12 @@ def _slots(order: Tensor, starts: Tensor, tiles: Tiles) -> int:
 
 
 def _block_clusters(starts: Tensor) -> int:
-    return min(BLOCK_CLUSTERS, int(triton.next_power_of_2(starts.shape[0])))
+    return min(BLOCK_CLUSTERS, power_of_two(starts.shape[0]))
 
 
 def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
     """What a kernel is compiled with; rows narrower than a tile get a narrower one."""
-    columns = max(16, min(tiles.columns, triton.next_power_of_2(width)))
+    columns = max(16, min(tiles.columns, power_of_two(width)))
     return {
         "BLOCK_T": tiles.tokens, "BLOCK_W": tiles.words, "BLOCK_D": columns,
         "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.kernels.products import dense_rows
+from coterie.kernels.sizes import n_tiles, power_of_two
 
 LARGEST = 4096  # words of a cluster that fit, and clusters
 TILE = 32768  # elements of the word matrix in registers at a time
@@ -31,7 +32,7 @@ def shares(logits: Tensor, offsets: Tensor) -> Tensor:
     n_rows, n_clusters = logits.shape
     out = torch.empty(n_rows, n_clusters, dtype=torch.float32, device=logits.device)
     if n_rows:
-        block = triton.next_power_of_2(n_clusters)
+        block = power_of_two(n_clusters)
         with torch.cuda.device_of(logits):
             _shares[(n_rows,)](
                 logits, logits.stride(0), offsets, out, n_clusters, BLOCK_C=block, num_warps=4 if block <= 1024 else 8
@@ -45,9 +46,9 @@ def all_logits(hidden: Tensor, weight: Tensor) -> Tensor:
     (n_rows, width), n_words = hidden.shape, weight.shape[0]
     out = torch.empty(n_rows, n_words, dtype=torch.float32, device=hidden.device)
     if n_rows:
-        rows = max(16, int(triton.next_power_of_2(n_rows)))
+        rows = max(16, power_of_two(n_rows))
         with torch.cuda.device_of(hidden):
-            _all_logits[(triton.cdiv(n_words, WORDS),)](
+            _all_logits[(n_tiles(n_words, WORDS),)](
                 hidden, hidden.stride(0), weight, weight.stride(0), out, n_rows, n_words,
                 D=width, BLOCK_T=rows, BLOCK_W=WORDS, BLOCK_D=COLUMNS, num_warps=4, num_stages=4,
             )  # fmt: skip
@@ -67,7 +68,7 @@ def open_clusters(
     (n_rows, width), opened = hidden.shape, clusters.shape[1]
     out = torch.empty(n_rows, opened, capacity, dtype=torch.float32, device=hidden.device)
     if out.numel():
-        block = triton.next_power_of_2(capacity)
+        block = power_of_two(capacity)
         with torch.cuda.device_of(hidden):
             _open[(n_rows * opened,)](
                 hidden, hidden.stride(0), log_cluster, log_cluster.stride(0), weight, weight.stride(0), bias, words,
@@ -90,7 +91,7 @@ def open_above(
     (n_rows, n_clusters), width = log_cluster.shape, hidden.shape[1]
     out = torch.empty(n_rows, words.shape[0], dtype=torch.float32, device=hidden.device)
     if n_rows:
-        block = triton.next_power_of_2(capacity)
+        block = power_of_two(capacity)
         with torch.cuda.device_of(hidden):
             _open_above[(n_rows * n_clusters,)](
                 hidden, hidden.stride(0), log_cluster, log_cluster.stride(0), bar, bar.stride(0),
@@ -106,7 +107,7 @@ def normalize(
     """log P(w|h) of all words, (T, V), from their logits without bias, (T, V) float32, which are overwritten."""
     n_rows, n_clusters = log_cluster.shape
     if n_rows:
-        block = triton.next_power_of_2(capacity)
+        block = power_of_two(capacity)
         with torch.cuda.device_of(logits):
             _normalize[(n_rows * n_clusters,)](
                 logits, logits.stride(0), log_cluster, log_cluster.stride(0), bias, words, offsets, n_clusters,
@@ -116,7 +117,7 @@ def normalize(
 
 
 def _columns(block: int, width: int) -> int:
-    return max(1, min(TILE // block, int(triton.next_power_of_2(width)), 128))
+    return max(1, min(TILE // block, power_of_two(width), 128))
 
 
 def _warps(block: int) -> int:

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.kernels.sizes import n_tiles, power_of_two
+
 ROWS = 2  # tokens one program has
 BLOCK = 512  # logits of each that are in registers at a time
 NUM_WARPS = 2
@@ -25,7 +27,7 @@ def forward(
     `cluster_logits` (T, C); `logits` (T, padded S), tokens in order; `log_totals` (2, T): log Z of both, in order.
     """
     n_tokens, n_clusters = cluster_logits.shape
-    _forward[(triton.cdiv(n_tokens, ROWS),)](
+    _forward[(n_tiles(n_tokens, ROWS),)](
         cluster_logits, logits, logits.stride(0), order, place, target, cluster_of, offsets,
         log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters, logits.shape[1],
         ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
@@ -44,7 +46,7 @@ def backward(
     """
     n_tokens, n_clusters = cluster_logits.shape
     grads = (grad_cluster, grad_word, grad_mean_cluster, grad_mean_word)
-    _backward[(triton.cdiv(n_tokens, ROWS),)](
+    _backward[(n_tiles(n_tokens, ROWS),)](
         *grads, *(0 if grad is None else grad.stride(0) for grad in grads),
         cluster_logits, logits, logits.stride(0), log_totals, order, place, target, cluster_of, offsets,
         out_cluster, out_word, out_word.stride(0), n_tokens, n_clusters, logits.shape[1],
@@ -53,7 +55,7 @@ def backward(
 
 
 def _block(columns: int) -> int:
-    return min(BLOCK, int(triton.next_power_of_2(columns)))
+    return min(BLOCK, power_of_two(columns))
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.grouping import Grouping
 from coterie.kernels.operator import Operator
+from coterie.kernels.sizes import n_tiles
 from coterie.statistics import Statistic
 
 CHUNK = 32
@@ -39,7 +40,7 @@ def _take_in(
     if n_tokens == 0:
         return
     with torch.cuda.device_of(sample):
-        _remember[triton.cdiv(n_tokens, CHUNK), triton.cdiv(row, BLOCK_K)](
+        _remember[n_tiles(n_tokens, CHUNK), n_tiles(row, BLOCK_K)](
             total, weight, sample, *sample.stride(), target, order, place, counts, sound,
             n_tokens, counts.shape[0], row, PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
         )  # fmt: skip
