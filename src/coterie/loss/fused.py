@@ -96,21 +96,8 @@ def _empty_results(
     return cluster, word, mean_cluster, mean_word, cluster_logits, logits, log_totals
 
 
-def _forward_fake(
-    hidden: Tensor,
-    cluster_weight: Tensor,
-    cluster_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    order: Tensor,
-    place: Tensor,
-    starts: Tensor,
-    cluster_of: Tensor,
-    words: Tensor,
-    offsets: Tensor,
-    capacity: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward_fake(hidden: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *_, offsets, capacity = others
     return _empty_results(hidden, offsets, capacity)
 
 
@@ -187,22 +174,8 @@ def _empty_gradients(
     )
 
 
-def _backward_fake(
-    grad_cluster: Tensor | None,
-    grad_word: Tensor | None,
-    grad_mean_cluster: Tensor | None,
-    grad_mean_word: Tensor | None,
-    cluster_logits: Tensor,
-    logits: Tensor,
-    log_totals: Tensor,
-    hidden: Tensor,
-    cluster_weight: Tensor,
-    cluster_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    *index: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty_gradients(hidden, cluster_weight, cluster_bias, weight, bias)
+def _backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(*inputs[7:12])  # hidden, cluster_weight, cluster_bias, weight and bias
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
