@@ -60,6 +60,30 @@ def test_every_parameter_has_a_gradient_at_every_step(make_head):
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in head.parameters())
 
 
+@pytest.mark.parametrize("projection", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_the_best_are_the_dense_best_in_autocast_too(projection, grad):
+    head = make(300, in_features=16, projection=projection)
+    hidden = torch.randn(45, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(grad):
+        values, _ = head.topk(hidden, 10)
+        torch.testing.assert_close(values, head.log_prob(hidden).topk(10).values)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_batch_computed_again_in_the_backward_is_counted_once(reentrant):
+    plain, again = make(60, counts=None), make(60, counts=None)
+    again.load_state_dict(plain.state_dict())
+    hidden, target = torch.randn(41, WIDTH, requires_grad=True), torch.randint(0, 60, (41,))
+    plain(hidden, target).loss.backward()
+    grad, hidden.grad = hidden.grad, None
+    torch.utils.checkpoint.checkpoint(again, hidden, target, use_reentrant=reentrant)[1].backward()
+    torch.testing.assert_close(hidden.grad, grad)
+    torch.testing.assert_close(again.state_dict(), plain.state_dict())  # counts and statistic too
+    assert again.measures() == plain.measures()
+    assert again.faults.unstepped() == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"projection": False}, {"bias": False}, {"label_smoothing": 0.1}])
 @pytest.mark.parametrize("backend", ["torch", "reference"])
@@ -173,6 +197,17 @@ def test_state_dict_survives_a_prefix_and_strict_loading():
     without = {key: value for key, value in outer.state_dict().items() if key != "0.updates"}
     with pytest.raises(RuntimeError, match=r"Missing key.*0\.updates"):
         fresh.load_state_dict(without)
+
+
+def test_a_layer_that_was_assigned_anothers_state_has_its_own_clusters():
+    first, second = make(100), make(100)
+    second.load_state_dict(first.state_dict(), assign=True)
+    before = first.partition.cluster_of.clone()
+    second.statistic.total.normal_()
+    second.statistic.weight.fill_(1.0)
+    second.reorganize()
+    assert torch.equal(first.partition.cluster_of, before)
+    assert not torch.equal(second.partition.cluster_of, before)
 
 
 def test_tied_to_an_embedding():

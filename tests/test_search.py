@@ -180,10 +180,12 @@ def test_a_wide_nucleus_is_drawn_from_whole():
     assert int((seen > 0).sum()) > 800
 
 
-def test_a_temperature_next_to_zero_is_the_argmax():
+@pytest.mark.parametrize("temperature", [1e-30, 1e-40, 1e-60])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"top_p": 0.9}])
+def test_a_temperature_next_to_zero_is_the_argmax(temperature, cut):
     head = make()
     hidden = torch.randn(6, WIDTH)
-    assert torch.equal(head.sample(hidden, temperature=1e-40), head.predict(hidden))
+    assert torch.equal(head.sample(hidden, temperature=temperature, **cut), head.predict(hidden))
 
 
 def test_temperature_zero_is_the_argmax():
@@ -199,9 +201,38 @@ def test_a_generator_repeats_its_draws():
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("call", [lambda h, x: h.topk(x, 2)[0], lambda h, x: h.predict(x), lambda h, x: h.sample(x)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda h, x: h.log_prob(x),
+        lambda h, x: h.topk(x, 2)[0],
+        lambda h, x: h.predict(x),
+        lambda h, x: h.sample(x),
+        lambda h, x: h.sample(x, top_k=3),
+        lambda h, x: h.sample(x, top_p=0.5),
+        lambda h, x: h.sample(x, temperature=0.5),
+        lambda h, x: h.extend(x.view(0, 5, WIDTH), x.new_empty(0, 5), 3)[0],
+    ],
+)
+@torch.no_grad()
 def test_no_rows_at_all(call):
     assert call(make(), torch.randn(0, WIDTH)).shape[0] == 0
+
+
+def test_a_nucleus_found_by_the_search_alone():
+    """Nothing is left to draw from all words."""
+    head = make(search.SMALL + 1000, in_features=16).eval()
+    with torch.no_grad():
+        head.cluster_weight.normal_(0, 4)
+        head.weight.normal_(0, 4)
+    generator = torch.Generator().manual_seed(2)
+    hidden = torch.randn(3, 16, generator=generator)
+    for row in (hidden[:1], hidden):
+        drawn = head.sample(row, top_p=0.2, generator=generator)
+        best = head.log_prob(row).topk(5)
+        before = best.values.exp().cumsum(1) - best.values.exp()
+        allowed = torch.where(before < 0.2, best.indices, -1)
+        assert (drawn[:, None] == allowed).any(1).all()
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.6])

@@ -15,6 +15,7 @@ from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.partition import Partition
 from coterie.words import Words, on_gpu
 
+COLDEST = torch.finfo(torch.float32).tiny  # below it a temperature is nothing: only the best word is left
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
 
@@ -96,7 +97,7 @@ class Answers(nn.Module):
             self._check_k(top_k, "top_k")
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
-        if temperature == 0:
+        if temperature < COLDEST:
             return self.predict(hidden)
         drawn = sampling.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
         return drawn.reshape(hidden.shape[:-1])

@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from coterie.statistics import Statistic
 Backend = Literal["auto", "reference", "torch", "triton"]
 BACKENDS = ("auto", "reference", "torch", "triton")
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels then run on a CPU, slowly
 
 
 class Ways(NamedTuple):
@@ -38,9 +40,16 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
         # Kernels compute in float32 at most.
         backend = "triton" if HAS_TRITON and hidden.is_cuda and hidden.dtype != torch.float64 else "torch"
     if backend == "triton":
+        if not (hidden.is_cuda or INTERPRETED):
+            raise ValueError(f'backend="triton" computes on a GPU; hidden is on {hidden.device}: use backend="auto"')
         # Imported when it is first used: a layer on a CPU does without triton.
         from coterie.kernels import grouping, statistic, summary
         from coterie.loss import fused
 
         return Ways(grouping.prepare, fused.two_level, summary.summarize, statistic.update)
     return Ways(prepare, (reference if backend == "reference" else grouped).two_level, summarize, Statistic.update)
+
+
+def in_backward() -> bool:
+    """Whether what is computed now is part of a backward."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.answers import ACTIVATIONS, Answers
 from coterie.assignment import BLOCK_SCORES, assign
-from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose
+from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
 from coterie.checkpoint import why_unfit
 from coterie.faults import Faults
 from coterie.grouping import Grouping
@@ -86,7 +86,8 @@ class SelfOrganizedSoftmax(Answers):
         check_options(
             in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
             reorganize_every=reorganize_every, reorganize_until=reorganize_until, label_smoothing=label_smoothing,
-            frequency_budget=frequency_budget,
+            frequency_budget=frequency_budget, ignore_index=ignore_index,
+            projection=(projection, (True, False)), bias=(bias, (True, False)),
             statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
             score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
             activation=(activation, (None, *ACTIVATIONS)), backend=(backend, BACKENDS),
@@ -153,7 +154,7 @@ class SelfOrganizedSoftmax(Answers):
         vocabularies under 900 words, it is the least that never does.
         """
         printed = {
-            "n_clusters": math.isqrt(n_classes - 1) + 1, "gamma": 1.5, "reorganize_every": 1000, "statistic": "table",
+            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000, "statistic": "table",
             "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu", "bias": False,
         }  # fmt: skip
         return cls(in_features, n_classes, counts, **{**printed, **options})
@@ -194,8 +195,11 @@ class SelfOrganizedSoftmax(Answers):
             both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
         )
         n_used = grouping.starts[-1]
-        output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, self.meter.row(), self.faults.tally)
-        if self.training and self.statistic is not None:
+        sums, tally = self.meter.row(), self.faults.tally
+        if again := in_backward():  # `torch.utils.checkpoint` computes a batch again, which has been counted
+            sums, tally = sums.clone(), tally.clone()
+        output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, sums, tally)
+        if self.training and self.statistic is not None and not again:
             self._remember(self.statistic, ways, both, word, grouping, sound)
         output = output.reshape(shape)
         if not self.label_smoothing and self.reduction == "mean":

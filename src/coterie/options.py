@@ -5,6 +5,7 @@ Shapes: V words.
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,9 +24,18 @@ def check_options(
     reorganize_every: int | None,
     reorganize_until: int | None,
     label_smoothing: float,
+    ignore_index: int,
     **choices: tuple[Any, Sequence[Any]],
 ) -> None:
     """Raises for the first option that makes no sense; `choices` are (given, allowed)."""
+    whole = {
+        "in_features": in_features, "n_classes": n_classes, "n_clusters": n_clusters, "ignore_index": ignore_index,
+        "reorganize_every": reorganize_every, "reorganize_until": reorganize_until,
+    }  # fmt: skip
+    for name, number in whole.items():
+        may_lack = name in ("n_clusters", "reorganize_every", "reorganize_until")
+        if not (number is None and may_lack) and (not isinstance(number, Integral) or isinstance(number, bool)):
+            raise ValueError(f"{name} must be a whole number{', or None' if may_lack else ''}; got {number!r}")
     if in_features < 1:
         raise ValueError(f"in_features must be at least 1; got {in_features}")
     if n_classes < 2:
@@ -49,7 +59,12 @@ def check_options(
 
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
     """The counts as whole numbers, (V,)."""
-    given = torch.as_tensor(counts).detach().cpu()
+    try:
+        given = torch.as_tensor(counts).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"counts must be a tensor or a list of numbers, one per class; got {type(counts)}") from error
+    if given.is_complex():
+        raise ValueError(f"counts must be whole numbers; got {given.dtype}")
     if given.shape != (n_classes,):
         raise ValueError(f"counts must have one number per class, shape ({n_classes},); got {tuple(given.shape)}")
     if given.is_floating_point():

@@ -177,6 +177,8 @@ class Partition(nn.Module):
         given = state_dict.get(prefix + "cluster_of")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, extra, errors)
         if given is not None and given.shape == self.cluster_of.shape:
+            if self.cluster_of is given:  # by `assign=True`: the words of the layer it comes from would move with ours
+                self.cluster_of = given.clone()
             self.assign_(self.cluster_of)
 
 

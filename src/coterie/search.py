@@ -63,7 +63,8 @@ def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: 
         return together(
             lambda rows, n: topk(words, hidden[rows], log_cluster[rows], n), score, words.partition.n_words, k
         )
-    return _answer(words, hidden, (log_cluster + score.reshape(-1, 1)).view(score.shape[0], -1), k)
+    shares = (log_cluster + score.reshape(-1, 1)).view(score.shape[0], score.shape[1] * log_cluster.shape[1])
+    return _answer(words, hidden, shares, k)
 
 
 def together(

@@ -50,14 +50,15 @@ class Words:
         """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
         if hidden.device.type == "cpu" and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
             return self.logits_by_word(hidden).T.contiguous()
-        if hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64):
-            return self._in_full(F.linear(hidden, self.weight, self.bias), None)  # narrower in autocast
+        exact = hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64)
+        if exact and not torch.is_autocast_enabled(hidden.device.type):
+            return F.linear(hidden, self.weight, self.bias)
         return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
 
     def logits_by_word(self, hidden: Tensor) -> Tensor:
         """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
         # So all cores take part, where a product with one vector is left to one of them: two cost half as much as one.
-        columns = (hidden if hidden.shape[0] > 1 else hidden.expand(2, -1).contiguous()).T
+        columns = (hidden.expand(2, -1).contiguous() if hidden.shape[0] == 1 else hidden).T
         logits = (self.weight.to(hidden.dtype) @ columns)[:, : hidden.shape[0]]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if self.bias is None else logits + self.bias[:, None]

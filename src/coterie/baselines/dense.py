@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.answers import COLDEST
 from coterie.head import HeadOutput
 
 
@@ -58,7 +59,7 @@ class DenseAnswers:
     ) -> Tensor:
         """One draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
         log_prob = self.log_prob(hidden)
-        if temperature == 0:
+        if temperature < COLDEST:
             return log_prob.argmax(-1)
         values, words = log_prob.reshape(-1, log_prob.shape[-1]).sort(-1, descending=True)
         probability = ((values[:, :top_k] - values[:, :1]) / temperature).softmax(-1)
