@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie import answers, sampling, search, words
+from coterie import SelfOrganizedSoftmax, answers, sampling, search, words
 from coterie.partition import Partition
 from coterie.words import Words
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
@@ -221,18 +221,16 @@ def test_no_rows_at_all(call):
 
 def test_a_nucleus_found_by_the_search_alone():
     """Nothing is left to draw from all words."""
-    head = make(search.SMALL + 1000, in_features=16).eval()
+    head = SelfOrganizedSoftmax(64, search.SMALL + 1000, projection=False)
     with torch.no_grad():
-        head.cluster_weight.normal_(0, 4)
-        head.weight.normal_(0, 4)
-    generator = torch.Generator().manual_seed(2)
-    hidden = torch.randn(3, 16, generator=generator)
-    for row in (hidden[:1], hidden):
-        drawn = head.sample(row, top_p=0.2, generator=generator)
-        best = head.log_prob(row).topk(5)
+        head.cluster_weight.normal_(0, 8)
+        head.weight.normal_()
+    hidden = torch.randn(4, 64)
+    for row in hidden.split(1):
+        assert sampling.attempt(*head._answer(row), sampling.NUCLEUS, limit=0)[0].exp().sum() > 0.5
+        best = head.log_prob(row).topk(sampling.NUCLEUS)
         before = best.values.exp().cumsum(1) - best.values.exp()
-        allowed = torch.where(before < 0.2, best.indices, -1)
-        assert (drawn[:, None] == allowed).any(1).all()
+        assert torch.isin(head.sample(row, top_p=0.5), best.indices[before < 0.5]).all()
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.6])
