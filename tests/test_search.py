@@ -219,12 +219,12 @@ def test_no_rows_at_all(call):
     assert call(make(), torch.randn(0, WIDTH)).shape[0] == 0
 
 
+@torch.no_grad()
 def test_a_nucleus_found_by_the_search_alone():
     """Nothing is left to draw from all words."""
-    head = SelfOrganizedSoftmax(64, search.SMALL + 1000, projection=False)
-    with torch.no_grad():
-        head.cluster_weight.normal_(0, 8)
-        head.weight.normal_()
+    head = SelfOrganizedSoftmax(64, 20_000, projection=False)
+    head.cluster_weight.normal_(0, 8)
+    head.weight.normal_()
     rows = torch.randn(20, 64).split(1)
     found = [row for row in rows if sampling.attempt(*head._answer(row), sampling.NUCLEUS)[0].exp().sum() > 0.5]
     assert found
