@@ -101,7 +101,11 @@ def test_the_command_writes_one_report(tmp_path):
     [
         (("--shape", "12"), "--shape takes V,d,tokens"),
         (("--heads", "best"), "unknown head 'best'; there are: coterie"),
-        (("--device", "cuda"), "there is no GPU here"),
+        (("--device", "cuda"), "PyTorch sees none"),
+        (("--device", "tpu"), "device must be one of auto, cpu, cuda; got 'tpu'"),
+        (("--redraw", "pyproject.toml"), "pyproject.toml is not a bench.json"),
+        (("--redraw", "docs/results/demo.json"), "demo.json is not a bench.json"),
+        (("--out", "pyproject.toml"), "pyproject.toml"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(arguments, message):

@@ -93,11 +93,27 @@ def test_a_run_half_written_is_told_apart(corpus, tmp_path):
     out = tmp_path / "run"
     train(corpus, out, small(epochs=1))
     (out / "model.pt").rename(out / "gone.pt")
+    with pytest.raises(ValueError, match=r"damaged: its model.pt is gone.*--force"):
+        Trained.open(out)
+    (out / "result.json").unlink()
     with pytest.raises(ValueError, match=r"holds no model yet.*--resume"):
         Trained.open(out)
     (out / "gone.pt").rename(out / "model.pt")
+    words = (out / "vocabulary.json").read_text()
+    (out / "vocabulary.json").write_text("{}")
+    with pytest.raises(ValueError, match="settings, vocabulary and model do not fit together"):
+        Trained.open(out)
+    (out / "vocabulary.json").unlink()
+    with pytest.raises(ValueError, match=r"damaged: its vocabulary.json is gone"):
+        Trained.open(out)
+    (out / "vocabulary.json").write_text(words)
+    kept = (out / "model.pt").read_bytes()
+    train(corpus, tmp_path / "other", small(epochs=1, head="full", head_options={}))
+    (out / "model.pt").write_bytes((tmp_path / "other/model.pt").read_bytes())
+    with pytest.raises(ValueError, match="do not fit together"):
+        Trained.open(out)
+    (out / "model.pt").write_bytes(kept)
     (out / "log.jsonl").write_text("")
-    (out / "result.json").unlink()
     with pytest.raises(ValueError, match="has lost lines"):
         train(corpus, out, small(epochs=1), resume=True)
     (out / "config.json").write_text('{"format": "coterie-run"')

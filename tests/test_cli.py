@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from coterie import cli
+
 
 def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
@@ -28,6 +32,28 @@ def test_mistakes_are_answered_without_a_traceback():
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert done.stderr.strip()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    done = coterie("demo", "--out", str(tmp_path))
+    assert done.returncode == 1
+    assert "is a folder: give the name of a file" in done.stderr
+    assert "generated language" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "said", ["[enforce fail] can't allocate memory: you tried", "Storage size calculation overflowed"]
+)
+def test_too_little_memory_is_told_in_one_line_and_other_errors_are_not_hidden(monkeypatch, said):
+    def fail():
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit, match="more memory than there is"):
+        cli.main()
+    said = "a mistake of our own"
+    with pytest.raises(RuntimeError, match="our own"):
+        cli.main()
 
 
 def test_the_core_needs_no_extras():

@@ -296,6 +296,9 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("differentiated", {"cutoffs": [20, 10]}, "cutoffs must ascend"),
         ("differentiated", {"widths": [4, 4]}, "3 bands need as many widths"),
         ("hsm-huffman", {"depth": 3}, "cannot be built with"),
+        ("adaptive", {"div_value": 0}, "cannot be built with"),
+        ("hsm-similarity", {"vectors": 0}, "cannot be built with"),
+        ("full", {"device": "tpu"}, "the head's device is not for choosing"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(name, options, said):

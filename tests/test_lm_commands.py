@@ -173,7 +173,23 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         (("lm", "train", "{data}", "--out", "{new}", "--preset", "worst"), "there is no preset 'worst'"),
         (("lm", "train", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
         (("lm", "train", "{data}", "--out", "{new}", "--resume", "--force"), "give one of them"),
+        (("lm", "train", "{data}", "--out", "{new}", "--initial-range", "-1"), "initial_range must be above 0"),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "nan"),
+            "initial_range must be a number; got nan",
+        ),
+        (("lm", "train", "{data}", "--out", "{new}", "--seed", "9" * 30), "seed must be from 0"),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--head-option", "reduction=none"),
+            "reduction is not for choosing",
+        ),
+        (("lm", "train", "{data}", "--out", "{new}", "--head-option", "counts=3"), "counts is not for choosing"),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--head-option", "ignore_index=x"),
+            "must be a whole number; got 'x'",
+        ),
         (("lm", "train", "{nothing}", "--out", "{new}"), "coterie lm prepare"),
+        (("lm", "eval", "{run}", "--device", "foo"), "device must be one of auto, cpu, cuda; got 'foo'"),
         (("lm", "eval", "{nothing}"), "is not a run"),
         (("lm", "eval", "{run}", "--part", "test"), "has no part 'test'"),
         (("lm", "eval", "{run}", "--device", "cuda"), "PyTorch sees none"),

@@ -171,7 +171,8 @@ def test_gigawords_layout(tmp_path):
         (b"a b\tc d\na\0b\tc\n", "line 2: it holds NUL"),
         (b"a b\tc d\na b\tc d\n" + b"x" * (2 << 20), "line 3: it is longer than 1,048,576 bytes"),
         (b"", "is empty"),
-        (b"one two three four five six\tone two\n", "the valid part would hold no pairs"),
+        (b"one two three four five six\tone two\n", "none of 1 pairs passed the filters: loosen them"),
+        (b"one two three four five six seven eight nine ten eleven\tone two six\n", "valid part would hold no pairs"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, content, said):

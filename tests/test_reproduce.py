@@ -128,6 +128,14 @@ def test_the_command_prepares_the_text_itself(tmp_path):
         (("text8", "x", "--heads", "fuller"), "there is nothing called 'fuller' to compare"),
         (("text8", "x", "--seeds", "one"), "--seeds takes whole numbers"),
         (("text8", "x", "--setting", "epochs"), "takes NAME=VALUE"),
+        (("text8", "x", "--setting", "head=full"), "--setting head: the rows of a comparison say it"),
+        (("text8", "x", "--setting", "seed=3"), "--setting seed"),
+        (("text8", "x", "--epochs", "2", "--setting", "epochs=3"), "--setting epochs"),
+        (("text8", "x", "--heads", "full,"), "there is nothing called '' to compare"),
+        (("text8", "x", "--heads", "full,full"), "every head and every seed once"),
+        (("text8", "x", "--seeds", "0,0"), "every head and every seed once"),
+        (("summarization", "x", "--heads", "full,"), "there is nothing called '' to compare"),
+        (("summarization", "x", "--duc", "nope"), "should be DUC-2004's folder"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(tmp_path, arguments, said):

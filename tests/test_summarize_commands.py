@@ -108,6 +108,7 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
         (("train", "{titles}", "--out", "{new}"), "is not whole"),
         (("cluster", "{data}", "--out", "{titles}", "--sequences", "4"), "holds a run"),
         (("cluster", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
+        (("cluster", "{data}", "--out", "{titles}", "--resume", "--force"), "give one of them"),
         (("generate", "{nothing}"), "is not a run"),
         (("generate", "{titles}"), 'not of a run of kind "summarizer"'),
         (("prepare", "{nothing}", "{new}"), "does not exist"),

@@ -161,6 +161,13 @@ def test_presets_differ_as_the_paper_does():
         {"settle": 2},
         {"settle": 0.5, "head_options": {"reorganize_until": 9}},
         {"keep": "first"},
+        {"epochs": "x"},
+        {"epochs": 1.5},
+        {"graph": 1},
+        {"dropout": "x"},
+        {"learning_rate": math.nan},
+        {"head_options": 3},
+        {"seed": -1},
     ],
 )
 def test_wrong_settings_are_named(wrong):

@@ -54,6 +54,10 @@ def main() -> None:
         sys.exit("\ncoterie: interrupted")
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"coterie: {error}")
+    except (MemoryError, RuntimeError) as error:
+        if not any(words in str(error).lower() for words in ("memory", "storage size")):
+            raise
+        sys.exit(f"coterie: that takes more memory than there is; make the model or the batch smaller ({error})")
 
 
 if __name__ == "__main__":

@@ -154,8 +154,9 @@ class SelfOrganizedSoftmax(Answers):
         vocabularies under 900 words, it is the least that never does.
         """
         printed = {
-            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000, "statistic": "table",
-            "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu", "bias": False,
+            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000,
+            "statistic": "table", "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu",
+            "bias": False,
         }  # fmt: skip
         return cls(in_features, n_classes, counts, **{**printed, **options})
 

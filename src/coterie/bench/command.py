@@ -10,6 +10,7 @@ from coterie.bench import report
 from coterie.bench.floor import Machine
 from coterie.bench.methods import NAMES, check_name
 from coterie.bench.run import CPU_SHAPES, GPU_SHAPES, Row, Shape, rows
+from coterie.training.device import choose_device
 from coterie.training.environment import describe, versions_of
 
 SWEEP = tuple(2**k for k in range(14, 21))
@@ -32,9 +33,8 @@ def bench(
         report.write(out, *report.read(redraw))
         console.print(f"written to {out}")
         return
-    on = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    if on.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no GPU here that PyTorch can use: give --device cpu")
+    on = choose_device(device)  # type: ignore[arg-type]
+    out.mkdir(parents=True, exist_ok=True)
     names = [name.strip() for name in heads.split(",")]
     for name in names:
         check_name(name)

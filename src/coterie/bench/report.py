@@ -33,12 +33,15 @@ def write(out: Path, environment: dict[str, str], machine: Machine, rows: Sequen
 
 def read(path: Path) -> tuple[dict[str, str], Machine, list[Row], list[Row]]:
     """What `write` wrote to a bench.json."""
-    content = json.loads(path.read_text(encoding="utf-8"))
 
     def rows(items: Iterable[dict[str, object]]) -> list[Row]:
         return [Row(**{**item, "shape": Shape(**item["shape"])}) for item in items]  # type: ignore[arg-type]
 
-    return content["environment"], Machine(**content["machine"]), rows(content["rows"]), rows(content["sweep"])
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content["environment"], Machine(**content["machine"]), rows(content["rows"]), rows(content["sweep"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path} is not a bench.json that `coterie bench` wrote") from error
 
 
 def markdown(environment: dict[str, str], machine: Machine, rows: Sequence[Row], sweep: Sequence[Row]) -> str:

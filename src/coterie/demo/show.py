@@ -25,6 +25,9 @@ def advance(progress: Progress, task: TaskID, done: int, perplexity: float) -> N
 
 def show(console: Console, setting: Setting, out: Path) -> None:
     """Trains both heads, prints what they reached and writes it to a JSON file."""
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder: give the name of a file, such as {out / 'demo.json'}")
+    out.parent.mkdir(parents=True, exist_ok=True)
     grammar = default_grammar()
     text = grammar.write(setting.words, seed=setting.seed + 1)
     dev = grammar.write(setting.dev_words, seed=setting.seed + 2)
@@ -78,7 +81,6 @@ def show(console: Console, setting: Setting, out: Path) -> None:
         "grammar_perplexity": grammar.perplexity,
         "results": {name: result.to_dict() for name, result in results.items()},
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     console.print(f"All figures are in {out}")
     page = out.with_suffix(".html")

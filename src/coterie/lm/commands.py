@@ -234,10 +234,15 @@ def reproduce(
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    given |= dict(map(command.parse_option, setting or []))
+    extra = dict(map(command.parse_option, setting or []))
+    if taken := [name for name in extra if name in ("head", "seed", *given)]:
+        raise ValueError(f"--setting {taken[0]}: the rows of a comparison say it themselves, or it was given beside")
+    given |= extra
     console = Console(stderr=True)
     names = [name.strip() for name in heads.split(",")]
     numbers = [int(seed) for seed in seeds.split(",")]
+    if len(set(numbers)) < len(numbers) or len(set(names)) < len(names):
+        raise ValueError(f"every head and every seed once: got --heads {heads} --seeds {seeds}")
     report: object
     if experiment == "summarization":
         from coterie.summarization.reproduce import Plan

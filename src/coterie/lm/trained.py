@@ -3,6 +3,8 @@
 Shapes: V words.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,17 +47,18 @@ class Trained:
         """The model that a run kept."""
         config, content, vocabulary = saved(path, KIND, "lm")
         where = choose_device(device)
-        settings = Settings.from_dict(config["settings"])
-        counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
-        # What a head was made from is in its state: no text is read again, no clusters are looked for.
-        material = Material(vocabulary["words"], np.empty(0, np.int64), saved_clusters(content["model"]))
-        model = build(settings, counts, material)
-        model.load_state_dict(content["model"])
-        how = vocabulary["source"]["settings"]
-        return cls(
-            path, model.to(where).eval(), settings, vocabulary["words"], counts, how["lower"], how["eos"],
-            config["corpus"], where,
-        )  # fmt: skip
+        with whole(path):
+            settings = Settings.from_dict(config["settings"])
+            counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
+            # What a head was made from is in its state: no text is read again, no clusters are looked for.
+            material = Material(vocabulary["words"], np.empty(0, np.int64), saved_clusters(content["model"]))
+            model = build(settings, counts, material)
+            model.load_state_dict(content["model"])
+            how = vocabulary["source"]["settings"]
+            return cls(
+                path, model.to(where).eval(), settings, vocabulary["words"], counts, how["lower"], how["eos"],
+                config["corpus"], where,
+            )  # fmt: skip
 
     @property
     def organized(self) -> SelfOrganizedSoftmax:
@@ -80,12 +83,25 @@ class Trained:
 def saved(path: Path, kind: str, command: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """What a run's folder holds: its configuration, the model it kept, its vocabulary. `command` trains that kind."""
     run, config = Run.open(path, kind)
-    try:
-        return config, checkpoint.load(run.best), read_json(path / VOCABULARY)
-    except FileNotFoundError as error:
+    if not (run.best.exists() or run.result.exists()):
         raise ValueError(
             f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie {command} "
             f"train {config['corpus']['path']} --out {path} --resume`"
+        )
+    for file in (run.best, path / VOCABULARY):
+        if not file.exists():
+            raise ValueError(f"{path} is damaged: its {file.name} is gone. Put it back, or train again with --force")
+    return config, checkpoint.load(run.best), read_json(path / VOCABULARY)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Says of a run's folder that it is damaged, where its files do not fit together."""
+    try:
+        yield
+    except (LookupError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is damaged: its settings, vocabulary and model do not fit together ({str(error).splitlines()[0]})"
         ) from error
 
 

@@ -13,7 +13,7 @@ from coterie.summarization.corpus import Pairs
 
 PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
 # Titles are few beside a text such as text8: more passes, and clusters that move more often.
-TITLES: dict[str, Any] = {"epochs": 8, "sequences": 64, "head_options": {"reorganize_every": 100}}
+TITLES: dict[str, Any] = {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}}
 
 
 def title_settings(preset: str = "best", **given: Any) -> Settings:

@@ -44,6 +44,7 @@ def cluster(
     from coterie.summarization.clusters import title_settings
     from coterie.summarization.corpus import Pairs
 
+    command.one_of(resume, force)
     given = command.given(context)
     console = Console(stderr=True)
     if resume and out.exists():
@@ -138,7 +139,7 @@ def generate(
     duc: Annotated[
         bool, Option("--duc", help="titles do not end: exactly --length words, as DUC-2004 is scored")
     ] = False,
-    length_penalty: Annotated[float, Option(min=0.0, help="compare titles by log P / length ^ this")] = 0.5,
+    length_penalty: Annotated[float, Option(min=0.0, max=10.0, help="compare titles by log P / length ^ this")] = 0.5,
     replace_unknown: Annotated[
         bool, Option("--replace-unknown", help="for <unk>, the word of the sentence that was looked at")
     ] = False,

@@ -120,7 +120,11 @@ def _split(
     read: dict[str, tuple[int, int]], layout: Layout, valid: int | None, test: int | None, seed: int
 ) -> dict[str, Split]:
     """Which lines belong to each part."""
-    n_train = read["train"][0]
+    n_train, n_read = read["train"]
+    if not n_train:
+        raise ValueError(
+            f"none of {n_read:,} pairs passed the filters: loosen them (--shortest-article, --shortest-title, …)"
+        )
     wanted = {"valid": valid, "test": test}
     drawn: dict[str, Split] = {}
     luck = np.random.default_rng(seed)
@@ -137,8 +141,12 @@ def _split(
             there = read[part][0]
             few = there if part == "test" or n is None else min(n, there)
             drawn[part] = _between(part), np.sort(luck.permutation(there)[:few])
-        if n == 0 or not len(drawn[part][1]):
+        if n == 0:
             raise ValueError(f"the {part} part would hold no pairs: give more pairs, or a larger --{part}")
+        if not len(drawn[part][1]):
+            raise ValueError(
+                f"nothing is left for the {part} part of {n_train:,} pairs: give more pairs, or less to the other parts"
+            )
     if taken >= n_train:
         raise ValueError(
             f"{taken:,} of {n_train:,} pairs were to be held out and none is left to train on: lower --valid and --test"

@@ -58,6 +58,8 @@ def reproduce(
     """
     plan = plan or Plan()
     variants = chosen(names)
+    if plan.duc is not None and not (plan.duc / "input.txt").is_file():
+        raise ValueError(f"{plan.duc} should be DUC-2004's folder, with input.txt and task1_ref0.txt …: no input.txt")
     pairs = _pairs(source, out, plan)
     pairs.part("test")
     partition = None

@@ -12,7 +12,7 @@ import torch
 
 from coterie.baselines import Material
 from coterie.lm.corpus import EOS
-from coterie.lm.trained import saved, saved_clusters
+from coterie.lm.trained import saved, saved_clusters, whole
 from coterie.partition import Partition
 from coterie.summarization import normalise
 from coterie.summarization.build import build
@@ -40,17 +40,18 @@ class Trained:
         """The model that a run kept."""
         config, content, vocabulary = saved(path, KIND, "summarize")
         where = choose_device(device)
-        settings = Settings.from_dict(config["settings"])
-        partition = Partition.load(path / PARTITION) if (path / PARTITION).exists() else None
-        words = vocabulary["words"]
-        counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
-        # What a head was made from is in its state: no titles are read again, no clusters are looked for.
-        learned = None if partition is not None else saved_clusters(content["model"])
-        material = Material(words, np.empty(0, np.int64), learned)
-        model = build(settings, counts, words.index(EOS), partition, material)
-        model.load_state_dict(content["model"])
-        how = vocabulary["source"]["settings"]
-        return cls(path, model.to(where).eval(), settings, words, how["raw"], how["longest_article"], where)
+        with whole(path):
+            settings = Settings.from_dict(config["settings"])
+            partition = Partition.load(path / PARTITION) if (path / PARTITION).exists() else None
+            words = vocabulary["words"]
+            counts = torch.tensor(vocabulary["counts"], dtype=torch.int64)
+            # What a head was made from is in its state: no titles are read again, no clusters are looked for.
+            learned = None if partition is not None else saved_clusters(content["model"])
+            material = Material(words, np.empty(0, np.int64), learned)
+            model = build(settings, counts, words.index(EOS), partition, material)
+            model.load_state_dict(content["model"])
+            how = vocabulary["source"]["settings"]
+            return cls(path, model.to(where).eval(), settings, words, how["raw"], how["longest_article"], where)
 
     def split(self, line: str) -> list[str]:
         """All words of a sentence, split as those it was trained on."""

@@ -53,6 +53,6 @@ MINUTES = {"Full softmax": 210, "Self-organized HSM": 63}  # Table 6
 
 def chosen(names: list[str]) -> dict[str, Variant]:
     """The variants of these names."""
-    if stranger := next((name for name in names if name not in VARIANTS), None):
-        raise ValueError(f"there is nothing called {stranger!r} to compare; there are: {', '.join(VARIANTS)}")
+    if strangers := [name for name in names if name not in VARIANTS]:
+        raise ValueError(f"there is nothing called {strangers[0]!r} to compare; there are: {', '.join(VARIANTS)}")
     return {name: VARIANTS[name] for name in names}

@@ -37,7 +37,7 @@ LogEvery = Annotated[int | None, Option(help="updates between lines of the log")
 EvaluateEvery = Annotated[int | None, Option(help="updates between evaluations, beside each epoch's")]
 Patience = Annotated[int | None, Option(help="stop after so many evaluations without a better one")]
 Keep = Annotated[str | None, Option(help="the model to leave for use: the best, or the last")]
-Settle = Annotated[float | None, Option(help="share of the run after which words stay in their clusters")]
+Settle = Annotated[float | None, Option(help="share of the run after which words keep their clusters; lm: 0.7")]
 CheckpointEvery = Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")]
 Graph = Annotated[bool | None, Option(help="on a GPU, replay the update as a CUDA graph")]
 

@@ -1,5 +1,7 @@
 """Where to compute, and how precisely."""
 
+from typing import get_args
+
 import torch
 
 from coterie.training.settings import Device, Precision
@@ -7,6 +9,8 @@ from coterie.training.settings import Device, Precision
 
 def choose_device(asked: Device, index: int = 0) -> torch.device:
     """The device asked for; auto: a GPU where there is one."""
+    if asked not in get_args(Device):
+        raise ValueError(f"device must be one of {', '.join(get_args(Device))}; got {asked!r}")
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError("a GPU was asked for (device cuda) and PyTorch sees none: use --device cpu or auto")
     if asked == "cpu" or not torch.cuda.is_available():

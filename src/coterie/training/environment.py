@@ -19,7 +19,7 @@ def describe() -> dict[str, Any]:
     """The command, the date, versions, hardware, and the state of the source tree."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
-        "command": shlex.join(["coterie", *sys.argv[1:]]),
+        "command": shlex.join([*_program(), *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **versions_of(*PACKAGES)},
         "cuda": torch.version.cuda,
@@ -32,6 +32,12 @@ def describe() -> dict[str, Any]:
         },
         "git": git_state(Path(__file__).resolve().parent),
     }
+
+
+def _program() -> list[str]:
+    """How the program that runs was called."""
+    module = getattr(sys.modules["__main__"].__spec__, "name", "coterie")
+    return ["coterie"] if module.split(".")[0] == "coterie" else ["python", "-m", module]
 
 
 def versions_of(*packages: str) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """What every training run is told, whatever it trains."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Self, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 Optimizer = Literal["adagrad", "adam", "adamw"]
 Schedule = Literal["constant", "halving", "cosine", "linear"]
@@ -33,6 +35,11 @@ class TrainingSettings:
     graph: bool = True  # on a GPU, replay the update as one CUDA graph
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if (wanted := _wanted(kind, getattr(self, name))) is not None:
+                raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be from 0 to 2^63 - 1; got {self.seed}")
         for name, choices in (
             ("optimizer", get_args(Optimizer)), ("schedule", get_args(Schedule)),
             ("precision", get_args(Precision)), ("device", get_args(Device)), ("keep", get_args(Keep)),
@@ -62,6 +69,25 @@ class TrainingSettings:
         return cls(**given)
 
 
+_KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    dict: (dict, "names with values"),
+}
+
+
+def _wanted(kind: Any, value: Any) -> str | None:
+    """What a value should have been, in words; None if it is of its kind. Choices are checked elsewhere."""
+    parts = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    known = [_KINDS[part] for found in parts if (part := get_origin(found) or found) in _KINDS]
+    if not known or (value is None and NoneType in parts):
+        return None
+    (types, said), *_ = known
+    fits = isinstance(value, types) and (types is bool or not isinstance(value, bool))
+    return None if fits and (not isinstance(value, float) or math.isfinite(value)) else said
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(TrainingSettings):
     """What every model with words in and words out is told beside."""
@@ -77,7 +103,7 @@ class ModelSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._above_zero("embedding", "hidden")
+        self._above_zero("embedding", "hidden", "initial_range")
         if not 0 <= self.settle <= 1:
             raise ValueError(f"settle must be from 0 to 1; got {self.settle}")
         if self.settle < 1 and "reorganize_until" in self.head_options:
