@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie import memory
+from coterie.loss.by_word import ByWord
 from coterie.workers import spread
 
 # Fetching and writing a row takes as long as computing with it for this many tokens.
@@ -57,7 +58,8 @@ class Pass:
     def visit(self, work: Callable[[Part], None], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Calls `work` for every cluster that has tokens, on all cores; no two calls share a token or a word."""
         exact = _exact(hidden)
-        xs = self.by_token(hidden.index_select(0, self.order))
+        self.hidden = hidden.index_select(0, self.order)  # (T, D) in the grouping's order
+        xs = self.by_token(self.hidden)
         biases = None if bias is None else self.by_word(bias[self.words].to(exact))
         counts, sizes = self._counts, self._sizes
         cost = {c: sizes[c] * (n + ROW_IN_TOKENS) for c, n in enumerate(counts) if n}
@@ -95,9 +97,11 @@ class Gradients:
         self._pass, self._scale = over, scale
         self._weight = memory.empty_like(weight)
         self._rows = _wide(self._weight)
-        # Zeros only where no cluster with tokens will write: writing everything twice takes as long as computing it.
-        idle = (over.counts == 0).repeat_interleave(over.sizes)  # (V,) in the partition's order
-        self._rows.index_fill_(0, over.words[idle], 0)
+        self._sparse = ByWord(over, weight) if ByWord.pays(over, hidden, weight) else None
+        if self._sparse is None:
+            # Zeros only where no cluster with tokens will write: writing all twice takes as long as computing it.
+            idle = (over.counts == 0).repeat_interleave(over.sizes)  # (V,) in the partition's order
+            self._rows.index_fill_(0, over.words[idle], 0)
         self._hidden = hidden.new_empty(hidden.shape)  # in the grouping's order, as the bias is in the partition's
         self._hidden[over.n_used :] = 0
         self._hiddens = over.by_token(self._hidden)
@@ -111,11 +115,16 @@ class Gradients:
         logits = logits.to(part.x.dtype)
         hidden, weight = self._hiddens[part.cluster], part.scratch
         torch.addmm(hidden, logits, part.rows, beta=0, alpha=self._scale, out=hidden)
+        if self._sparse is not None:
+            self._sparse.keep(part.cluster, logits)
+            return
         torch.addmm(weight, logits.T, part.x, beta=0, alpha=self._scale, out=weight)
         self._rows.index_copy_(0, part.ids, _wide(weight.to(self._weight.dtype)))
 
     def finish(self, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Of hidden, weight and bias (empty without one), each in its own order and dtype."""
+        if self._sparse is not None:
+            self._sparse.multiply(self._pass.hidden, self._scale, self._weight)
         hidden = torch.empty_like(self._hidden).index_copy_(0, self._pass.order, self._hidden)
         if self._bias is None or bias is None:
             return hidden, self._weight, self._weight.new_empty(0)
