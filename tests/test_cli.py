@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from coterie import cli
 
@@ -42,17 +44,24 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said", ["[enforce fail] can't allocate memory: you tried", "Storage size calculation overflowed"]
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("Storage size calculation overflowed with sizes=[9]"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        MemoryError(),
+    ],
 )
-def test_too_little_memory_is_told_in_one_line_and_other_errors_are_not_hidden(monkeypatch, said):
-    def fail():
-        raise RuntimeError(said)
-
-    monkeypatch.setattr(cli, "app", fail)
+def test_too_little_memory_is_told_in_one_line(monkeypatch, error):
+    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
     with pytest.raises(SystemExit, match="more memory than there is"):
         cli.main()
-    said = "a mistake of our own"
-    with pytest.raises(RuntimeError, match="our own"):
+
+
+@pytest.mark.parametrize("said", ["a mistake of our own", "CUDA error: an illegal memory access was encountered"])
+def test_our_own_mistakes_are_not_hidden(monkeypatch, said):
+    monkeypatch.setattr(cli, "app", Mock(side_effect=RuntimeError(said)))
+    with pytest.raises(RuntimeError, match=said):
         cli.main()
 
 

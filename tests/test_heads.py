@@ -298,7 +298,7 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("hsm-huffman", {"depth": 3}, "cannot be built with"),
         ("adaptive", {"div_value": 0}, "cannot be built with"),
         ("hsm-similarity", {"vectors": 0}, "cannot be built with"),
-        ("full", {"device": "tpu"}, "the head's device is not for choosing"),
+        ("full", {"device": "tpu"}, "cannot be built with"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(name, options, said):

@@ -173,7 +173,7 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         (("lm", "train", "{data}", "--out", "{new}", "--preset", "worst"), "there is no preset 'worst'"),
         (("lm", "train", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
         (("lm", "train", "{data}", "--out", "{new}", "--resume", "--force"), "give one of them"),
-        (("lm", "train", "{data}", "--out", "{new}", "--initial-range", "-1"), "initial_range must be above 0"),
+        (("lm", "train", "{data}", "--out", "{new}", "--initial-range", "-1"), "initial_range must be 0 or more"),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "nan"),
             "initial_range must be a number; got nan",

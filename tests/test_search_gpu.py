@@ -100,6 +100,19 @@ def test_only_clusters_above_the_bar_are_opened():
 
 
 @torch.no_grad()
+def test_many_rows_are_read_a_few_at_a_time(monkeypatch):
+    head = make(200, in_features=16).to(DEVICE)
+    words, word_hidden, log_cluster = answer(head, torch.randn(7, 16, device=DEVICE))
+    expected = words.topk(word_hidden, log_cluster, 5)
+    monkeypatch.setattr(search_gpu, "MOST_FOUND", 2 * 200 + 1)
+    asked, dense = [], GpuWords.log_prob
+    monkeypatch.setattr(GpuWords, "log_prob", lambda self, h, c: (asked.append(len(h)), dense(self, h, c))[1])
+    torch.testing.assert_close(words.topk(word_hidden, log_cluster, 5), expected)
+    assert asked == [2, 2, 2, 1]
+    assert words.topk(word_hidden[:0], log_cluster[:0], 5)[0].shape == (0, 5)
+
+
+@torch.no_grad()
 def test_large_matrices_are_searched_and_small_ones_and_many_rows_read_whole(monkeypatch):
     head = make(400, in_features=16).to(DEVICE)
     words, word_hidden, log_cluster = answer(head, 8 * torch.randn(6, 16, device=DEVICE))

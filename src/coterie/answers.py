@@ -65,7 +65,8 @@ class Answers(nn.Module):
         """The k best extensions of B hypotheses by a word, as a step of a beam search wants them, best first.
 
         `hidden` (..., B, D), `score` (..., B): log P of each hypothesis, -inf: there is none → log P of hypothesis and
-        word, the hypothesis and the word, each (..., k). Words that cannot be among the k best are not computed.
+        word, the hypothesis and the word, each (..., k). On a CPU, words that cannot be among the k best are not
+        computed.
         """
         if score.shape != hidden.shape[:-1] or not score.dim():
             raise ValueError(

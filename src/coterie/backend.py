@@ -22,7 +22,8 @@ from coterie.statistics import Statistic
 Backend = Literal["auto", "reference", "torch", "triton"]
 BACKENDS = ("auto", "reference", "torch", "triton")
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels then run on a CPU, slowly
+# Kernels then run on a CPU, slowly.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes")
 
 
 class Ways(NamedTuple):

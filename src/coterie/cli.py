@@ -55,7 +55,8 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"coterie: {error}")
     except (MemoryError, RuntimeError) as error:
-        if not any(words in str(error).lower() for words in ("memory", "storage size")):
+        too_large = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in too_large):
             raise
         sys.exit(f"coterie: that takes more memory than there is; make the model or the batch smaller ({error})")
 

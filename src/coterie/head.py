@@ -177,7 +177,10 @@ class SelfOrganizedSoftmax(Answers):
     # -- training -----------------------------------------------------------------------------------------------
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        """log P(target) and the loss. `hidden` (..., D), `target` (...)."""
+        """log P(target) and the loss. `hidden` (..., D), `target` (...).
+
+        Inside of a backward nothing is counted or remembered: a batch computed there is one computed again.
+        """
         self._check_hidden(hidden)
         if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
             raise ValueError(
@@ -197,7 +200,7 @@ class SelfOrganizedSoftmax(Answers):
         )
         n_used = grouping.starts[-1]
         sums, tally = self.meter.row(), self.faults.tally
-        if again := in_backward():  # `torch.utils.checkpoint` computes a batch again, which has been counted
+        if again := in_backward():  # as `torch.utils.checkpoint` does
             sums, tally = sums.clone(), tally.clone()
         output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, sums, tally)
         if self.training and self.statistic is not None and not again:

@@ -17,6 +17,7 @@ from coterie.partition import Partition
 
 CHEAP = 2**29  # bytes of a word matrix that is always read whole
 FEW_ROWS = 4  # more of them would read most of it all the same, each for itself
+MOST_FOUND = 1 << 28  # numbers that a dense search may hold at a time: a gigabyte
 FIRST = 4  # clusters opened to see where the bar is
 
 
@@ -65,8 +66,12 @@ class GpuWords:
         """The k most probable words, best first: log P(w|h) and the words, both (T, k)."""
         place, n_first = self.partition, min(FIRST, log_cluster.shape[1])
         if self.weight.nbytes <= CHEAP or hidden.shape[0] > FEW_ROWS or k > n_first * place.capacity:
-            values, indices = self.log_prob(hidden, log_cluster).topk(k, 1)
-            return values, indices
+            rows = max(1, MOST_FOUND // place.n_words)
+            parts = zip(hidden.split(rows), log_cluster.split(rows), strict=True)
+            found = [self.log_prob(few, shares).topk(k, 1) for few, shares in parts]
+            if len(found) == 1:
+                return found[0].values, found[0].indices
+            return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
         first = log_cluster.topk(n_first, 1).indices
         # Where these clusters have fewer than k words, it is -inf: no cluster is below it.
         bar = self.open(hidden, log_cluster, first).flatten(1).topk(k, 1).values[:, -1]

@@ -54,7 +54,6 @@ class Head(Protocol):
 
 
 Builder = Callable[..., nn.Module]
-GIVEN = ("in_features", "n_classes", "counts", "device", "dtype", "reduction")  # by whoever builds a head
 HEADS: dict[str, Builder] = {
     "self-organized": two_level.self_organized,
     "self-organized-paper": two_level.self_organized_paper,
@@ -86,18 +85,18 @@ def register(name: str) -> Callable[[Builder], Builder]:
 
 
 def build(
-    name: str, in_features: int, n_classes: int, counts: Tensor, material: Material | None = None, /, **options: Any
+    name: str, in_features: int, n_classes: int, counts: Tensor, material: Material | None = None, **options: Any
 ) -> nn.Module:
     """A head; `counts` (V,). `material`: what else is known, for heads that need more than counts."""
     if name not in HEADS:
         raise ValueError(f"there is no head called {name!r}; there are: {', '.join(HEADS)}")
-    if taken := next((key for key in options if key in GIVEN), None):
-        raise ValueError(f"the head's {taken} is not for choosing: it comes with the model and its training")
     builder = HEADS[name]
     asked = inspect.signature(builder).parameters
     known = {key: value for key, value in vars(material or Material()).items() if key in asked and value is not None}
     try:
         return builder(in_features, n_classes, counts, **{**known, **options})
+    except torch.OutOfMemoryError:
+        raise
     except (TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"the head {name!r} cannot be built with {options}: {error}") from error
 

@@ -33,11 +33,11 @@ def bench(
         report.write(out, *report.read(redraw))
         console.print(f"written to {out}")
         return
-    on = choose_device(device)  # type: ignore[arg-type]
-    out.mkdir(parents=True, exist_ok=True)
+    on = _device(device)
     names = [name.strip() for name in heads.split(",")]
     for name in names:
         check_name(name)
+    out.mkdir(parents=True, exist_ok=True)
     dtype = torch.bfloat16 if on.type == "cuda" else torch.float32
     chosen = [_shape(text) for text in shapes] or list(GPU_SHAPES if on.type == "cuda" else CPU_SHAPES)
     machine = Machine.measured(on, dtype)
@@ -56,6 +56,16 @@ def bench(
             _say(console, row)
         report.write(out, environment, machine, measured, swept)
     console.print(f"written to {out}")
+
+
+def _device(name: str) -> torch.device:
+    """Of its name, with a number behind it or without."""
+    kind, _, _ = name.partition(":")
+    chosen = choose_device(kind)  # type: ignore[arg-type]
+    try:
+        return chosen if kind == name else torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device takes auto, cpu, cuda or cuda:1; got {name!r}") from error
 
 
 def _say(console: Console, row: Row) -> None:

@@ -22,7 +22,8 @@ def beside(like: Tensor) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     here = torch.cuda.current_stream(like.device)
-    side = _streams.setdefault(like.get_device(), torch.cuda.Stream(like.device))
+    if (side := _streams.get(like.get_device())) is None:
+        side = _streams[like.get_device()] = torch.cuda.Stream(like.device)
     side.wait_stream(here)
     with torch.cuda.stream(side):
         yield lambda: here.wait_stream(side)

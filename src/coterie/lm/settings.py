@@ -45,7 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-# Of the preset "best", where words move at all and nothing else is said of it. In the paper they move to the end.
+# Of the preset "best" with the self-organized head, unless something else is said. In the paper words move to the end.
 SETTLE = 0.7
 
 

@@ -99,9 +99,12 @@ def whole(path: Path) -> Iterator[None]:
     """Says of a run's folder that it is damaged, where its files do not fit together."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except (LookupError, TypeError, RuntimeError) as error:
+        why, *_ = str(error).splitlines() or [type(error).__name__]
         raise ValueError(
-            f"{path} is damaged: its settings, vocabulary and model do not fit together ({str(error).splitlines()[0]})"
+            f"{path} is damaged: its settings, vocabulary and model do not fit together ({why})"
         ) from error
 
 

@@ -1,6 +1,5 @@
 """What every training run is told, whatever it trains."""
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -69,6 +68,9 @@ class TrainingSettings:
         return cls(**given)
 
 
+# No options of a head: whoever builds it says these.
+GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction")
+
 _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -85,7 +87,7 @@ def _wanted(kind: Any, value: Any) -> str | None:
         return None
     (types, said), *_ = known
     fits = isinstance(value, types) and (types is bool or not isinstance(value, bool))
-    return None if fits and (not isinstance(value, float) or math.isfinite(value)) else said
+    return None if fits and value == value else said  # NaN is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,11 @@ class ModelSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._above_zero("embedding", "hidden", "initial_range")
+        self._above_zero("embedding", "hidden")
+        if self.initial_range is not None and self.initial_range < 0:
+            raise ValueError(f"initial_range must be 0 or more; got {self.initial_range}")
+        if taken := [name for name in self.head_options if name in GIVEN]:
+            raise ValueError(f"the head's {taken[0]} is not for choosing: it comes with the model and its training")
         if not 0 <= self.settle <= 1:
             raise ValueError(f"settle must be from 0 to 1; got {self.settle}")
         if self.settle < 1 and "reorganize_until" in self.head_options:
