@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from coterie import cli
+from coterie.training import environment
 
 
 def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,6 +65,15 @@ def test_our_own_mistakes_are_not_hidden(monkeypatch, said):
     monkeypatch.setattr(cli, "app", Mock(side_effect=RuntimeError(said)))
     with pytest.raises(RuntimeError, match=said):
         cli.main()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"), [("coterie.__main__", "coterie x"), ("benchmarks.search", "python -m benchmarks.search x")]
+)
+def test_a_record_names_the_program_that_made_it(monkeypatch, module, said):
+    monkeypatch.setattr(sys, "argv", ["program", "x"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
+    assert environment.describe()["command"] == said
 
 
 def test_the_core_needs_no_extras():

@@ -33,7 +33,7 @@ def bench(
         report.write(out, *report.read(redraw))
         console.print(f"written to {out}")
         return
-    on = _device(device)
+    on = choose_device(device)  # type: ignore[arg-type]
     names = [name.strip() for name in heads.split(",")]
     for name in names:
         check_name(name)
@@ -56,16 +56,6 @@ def bench(
             _say(console, row)
         report.write(out, environment, machine, measured, swept)
     console.print(f"written to {out}")
-
-
-def _device(name: str) -> torch.device:
-    """Of its name, with a number behind it or without."""
-    kind, _, _ = name.partition(":")
-    chosen = choose_device(kind)  # type: ignore[arg-type]
-    try:
-        return chosen if kind == name else torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device takes auto, cpu, cuda or cuda:1; got {name!r}") from error
 
 
 def _say(console: Console, row: Row) -> None:

@@ -46,7 +46,7 @@ def dense_rows(rows: Tensor) -> Tensor:
 
 def padded(capacity: int) -> int:
     """The width of a buffer of logits for clusters of up to S words."""
-    return -(-capacity // PADDING) * PADDING
+    return n_tiles(capacity, PADDING) * PADDING
 
 
 def logits(
