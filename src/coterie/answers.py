@@ -4,7 +4,7 @@ Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from coterie import sampling, search
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.partition import Partition
+from coterie.replay import Work, replayed
 from coterie.words import Words, on_gpu
 
+MOST_REPLAYED = 1 << 23  # logits of a search that is worth a recording: launching more takes less long than computing
 COLDEST = torch.finfo(torch.float32).tiny  # below it a temperature is nothing: only the best word is left
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
@@ -57,7 +59,9 @@ class Answers(nn.Module):
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
         self._check_k(k, "k")
-        values, indices = search.topk(*self._answer(hidden), k)
+        values, indices = self._replayed(
+            ("topk", k), lambda rows: search.topk(*self._answer(rows, shares=False), k), hidden
+        )
         return values.reshape(*hidden.shape[:-1], k), indices.reshape(*hidden.shape[:-1], k)
 
     @torch.no_grad()
@@ -76,11 +80,15 @@ class Answers(nn.Module):
             raise ValueError(
                 f"k must be from 1 to {score.shape[-1] * self.n_classes}, all extensions of the hypotheses; got {k}"
             )
-        questions = score.reshape(-1, score.shape[-1])  # (T, B)
-        values, extensions = search.extend(*self._answer(hidden), questions, k)
-        found = values, extensions // self.n_classes, extensions % self.n_classes
-        values, hypothesis, word = (each.reshape(*score.shape[:-1], k) for each in found)
-        return values, hypothesis, word
+
+        def work(rows: Tensor, score: Tensor) -> tuple[Tensor, ...]:
+            questions = score.reshape(-1, score.shape[-1])  # (T, B)
+            values, extensions = search.extend(*self._answer(rows, shares=False), questions, k)
+            return values, extensions // self.n_classes, extensions % self.n_classes
+
+        values, hypothesis, word = self._replayed(("extend", k), work, hidden, score)
+        shape = (*score.shape[:-1], k)
+        return values.reshape(shape), hypothesis.reshape(shape), word.reshape(shape)
 
     @torch.no_grad()
     def sample(
@@ -112,17 +120,35 @@ class Answers(nn.Module):
         both: Tensor = self.projection(hidden)
         return both if self.activation is None else ACTIVATIONS[self.activation](both)
 
-    def _answer(self, hidden: Tensor) -> tuple[Words, Tensor, Tensor]:
-        """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C)."""
+    def _answer(self, hidden: Tensor, shares: bool = True) -> tuple[Words, Tensor, Tensor]:
+        """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C).
+
+        Without `shares` it is logits of that on a GPU, whose kernels then need no launch more to normalise them.
+        """
         self._check_hidden(hidden)
         both = self._project(hidden.reshape(-1, self.in_features))
         cluster_hidden, word_hidden = split(both, self.in_features)
         words = Words(self.weight, self.bias, self.partition)
         if gpu := on_gpu(words, cluster_hidden):
             logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)
-            return words, word_hidden, gpu.shares(logits)
+            return words, word_hidden, gpu.shares(logits) if shares else logits
         logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
         return words, word_hidden, cluster_log_softmax(logits, self.partition)
+
+    def _replayed(self, question: Hashable, work: Work, hidden: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """What `work` answers to hidden vectors (..., D), which soon is replayed where the host takes longest."""
+        projection, place = self.projection, self.partition
+        rows = hidden.numel() // self.in_features
+        # Whatever else somebody made of the parameters may read what is not listed here.
+        plain = type(projection) in (nn.Linear, type(None)) and "parametrizations" not in self._modules
+        if not (hidden.is_cuda and plain and 0 < rows * self.n_classes <= MOST_REPLAYED):
+            return work(hidden, *others)
+        reads = (
+            self.weight, self.bias, self.cluster_weight, self.cluster_bias,
+            None if projection is None else projection.weight,
+            place.words, place.offsets, place.cluster_of,
+        )  # fmt: skip
+        return replayed(self, (question, self.activation), reads, work, hidden, *others)
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if hidden.ndim == 0 or hidden.shape[-1] != self.in_features:

@@ -44,7 +44,7 @@ MOST_FOUND = 1 << 24
 def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable words, best first: log P(w|h) and the words, both (T, k).
 
-    `hidden` (T, D), `log_cluster` (T, C).
+    `hidden` (T, D), `log_cluster` (T, C); on a GPU its logits will do.
     """
     if gpu := on_gpu(words, hidden):
         return gpu.topk(hidden, log_cluster, k)
@@ -57,8 +57,11 @@ def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Ten
 def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best extensions of B hypotheses together, best first: log P of hypothesis and word, and b · V + w, (T, k).
 
-    `hidden` (T · B, D), `log_cluster` (T · B, C), `score` (T, B): log P of each hypothesis, -inf: there is none.
+    `hidden` (T · B, D), `log_cluster` (T · B, C), on a GPU its logits will do, `score` (T, B): log P of each
+    hypothesis, -inf: there is none.
     """
+    if (gpu := on_gpu(words, hidden)) and (found := gpu.extend(hidden, log_cluster, score, k)):
+        return found
     if hidden.is_cuda or torch.compiler.is_compiling():
         return together(
             lambda rows, n: topk(words, hidden[rows], log_cluster[rows], n), score, words.partition.n_words, k

@@ -1,10 +1,10 @@
 """Exact search on a GPU, without a look from the host.
 
-A launch takes the host longer than the GPU needs to read a hundred megabytes, so most searches are dense: six launches,
-two more than a full softmax's. Where the word matrix is so large that reading it counts, every row first opens its few
-most probable clusters; the k-th best word there is a bar that the device itself holds every other cluster against.
+The k best words are in the k clusters whose best words are best: once those are known, few words are left to sort.
+Where the word matrix is so large that reading it counts, each row's few most probable clusters go first; the k-th best
+word of them is a bar that the device itself holds every other cluster against.
 
-Shapes: T rows, D width, V words, C clusters, S most words in a cluster, k answers.
+Shapes: T rows, D width, V words, C clusters, S most words in a cluster, k answers; B hypotheses of a question.
 """
 
 from typing import Self
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import search as kernels
+from coterie.kernels.opening import open_clusters
 from coterie.partition import Partition
 
 CHEAP = 2**29  # bytes of a word matrix that is always read whole
@@ -38,20 +39,14 @@ class GpuWords:
 
     def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
         """log P(w|h) of every word, without a gradient: (T, D), (T, C) → (T, V)."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            if hidden.shape[0] <= kernels.FEW_ROWS:
-                logits = kernels.all_logits(hidden, self.weight)
-            elif hidden.dtype == torch.float32:
-                logits = hidden @ self.weight.to(hidden.dtype).T
-            else:  # the sums as they are, not rounded
-                logits = torch.mm(hidden, self.weight.to(hidden.dtype).T, out_dtype=torch.float32)
         place = self.partition
-        return kernels.normalize(logits, log_cluster, self.bias, place.words, place.offsets, place.capacity)
+        logits = self._logits(hidden, log_cluster, None)
+        return kernels.normalize(logits, log_cluster, place.words, place.offsets, place.capacity)
 
     def open(self, hidden: Tensor, log_cluster: Tensor, clusters: Tensor) -> Tensor:
         """log P(w|h) of each row's clusters (T, W): (T, W, S), -inf beyond a cluster's last word."""
         place = self.partition
-        return kernels.open_clusters(
+        return open_clusters(
             hidden, log_cluster, self.weight, self.bias, place.words, place.offsets, clusters, place.capacity
         )
 
@@ -62,24 +57,76 @@ class GpuWords:
         at = self.partition.offsets[cluster] + places % capacity
         return self.partition.words[at.clamp(max=self.partition.n_words - 1)]
 
-    def topk(self, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable words, best first: log P(w|h) and the words, both (T, k)."""
-        place, n_first = self.partition, min(FIRST, log_cluster.shape[1])
-        if self.weight.nbytes <= CHEAP or hidden.shape[0] > FEW_ROWS or k > n_first * place.capacity:
-            rows = max(1, MOST_FOUND // place.n_words)
-            parts = zip(hidden.split(rows), log_cluster.split(rows), strict=True)
-            found = [self.log_prob(few, shares).topk(k, 1) for few, shares in parts]
-            if len(found) == 1:
-                return found[0].values, found[0].indices
-            return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
-        first = log_cluster.topk(n_first, 1).indices
-        # Where these clusters have fewer than k words, it is -inf: no cluster is below it.
-        bar = self.open(hidden, log_cluster, first).flatten(1).topk(k, 1).values[:, -1]
-        log_p = kernels.open_above(
-            hidden, log_cluster, bar, self.weight, self.bias, place.words, place.offsets, place.capacity
+    def topk(self, hidden: Tensor, cluster_logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable words, best first: log P(w|h) and the words, both (T, k).
+
+        `cluster_logits` (T, C): of log P(c|h), whatever their sum.
+        """
+        rows = max(1, MOST_FOUND // self.partition.n_words)
+        parts = zip(hidden.split(rows), cluster_logits.split(rows), strict=True)
+        found = [self._topk(few, logits, k) for few, logits in parts]
+        if len(found) == 1:
+            return found[0]
+        return torch.cat([values for values, _ in found]), torch.cat([words for _, words in found])
+
+    def extend(self, hidden: Tensor, cluster_logits: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
+        """The k best extensions of B hypotheses together: log P of hypothesis and word, and b · V + w, both (T, k).
+
+        `hidden` (T · B, D), `cluster_logits` (T · B, C), `score` (T, B), -inf: there is none. None: too many at once.
+        """
+        if not self._few(k) or hidden.shape[0] * self.partition.n_words > MOST_FOUND:
+            return None
+        return self._best(hidden, cluster_logits, k, None, score.flatten(), score.shape[1])
+
+    def _few(self, k: int) -> bool:
+        """Whether k clusters have fewer words than there are."""
+        return k * self.partition.capacity < self.partition.n_words
+
+    def _topk(self, hidden: Tensor, cluster_logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Of rows that fit into memory together."""
+        if not self._few(max(k, FIRST)):
+            found = self.log_prob(hidden, self.shares(cluster_logits)).topk(k, 1)
+            return found.values, found.indices
+        if self.weight.nbytes <= CHEAP or hidden.shape[0] > FEW_ROWS:
+            return self._best(hidden, cluster_logits, k, None, None, 1)
+        log_cluster = self.shares(cluster_logits)
+        return self._best(hidden, log_cluster, k, self._bar(hidden, log_cluster, k), None, 1)
+
+    def _bar(self, hidden: Tensor, log_cluster: Tensor, k: int) -> Tensor:
+        """What the k-th best word of each row's most probable clusters has: (T,); -inf where they have fewer."""
+        lowest, clusters = log_cluster.topk(FIRST, 1)
+        lowest = lowest[:, -1].contiguous()
+        logits = self._logits(hidden, log_cluster, lowest)
+        values, _ = self._members(logits, log_cluster, clusters, lowest, None, 1)
+        return values.topk(min(k, values.shape[1]), 1).values[:, -1].contiguous()
+
+    def _best(
+        self, hidden: Tensor, cluster_logits: Tensor, k: int, bar: Tensor | None, score: Tensor | None,
+        n_hypotheses: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The k best extensions of each question: values and b · V + w, both (T, k)."""
+        place = self.partition
+        logits = self._logits(hidden, cluster_logits, bar)
+        peaks = kernels.peaks(logits, cluster_logits, place.offsets, place.capacity, bar, score)
+        pairs = peaks.view(-1, n_hypotheses * peaks.shape[1]).topk(k, 1, sorted=False).indices
+        values, words = self._members(logits, cluster_logits, pairs, bar, score, n_hypotheses)
+        values, places = values.topk(k, 1)
+        return values, words.gather(1, places)
+
+    def _logits(self, hidden: Tensor, log_cluster: Tensor, bar: Tensor | None) -> Tensor:
+        """Of all words whose cluster is not below every row's bar, in the partition's order: (T, V)."""
+        place = self.partition
+        return kernels.logits_in_order(hidden, self.weight, self.bias, place.words, place.cluster_of, log_cluster, bar)
+
+    def _members(
+        self, logits: Tensor, cluster_logits: Tensor, pairs: Tensor, bar: Tensor | None, score: Tensor | None,
+        n_hypotheses: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Of the clusters asked for by `pairs` (T, P): log P(w|h) and the words, both (T, P · S)."""
+        place = self.partition
+        return kernels.members(
+            logits, cluster_logits, pairs, place.words, place.offsets, place.capacity, bar, score, n_hypotheses
         )
-        values, places = log_p.topk(k, 1)
-        return values, place.words[places]
 
     def draw(self, hidden: Tensor, log_cluster: Tensor, generator: torch.Generator | None) -> Tensor:
         """A cluster from P(c|h), then a word from P(w|c, h): one cluster is opened a row; (T,)."""

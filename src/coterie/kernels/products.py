@@ -34,6 +34,7 @@ class Tiles(NamedTuple):
 LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=2)
+SPAN = 4  # tiles of columns that go by in one program where a cluster has few tokens
 PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
 SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the cluster bias are cut
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
@@ -102,7 +103,7 @@ def grad_weight(
         grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), grad_cluster_logits, order, starts, words,
         offsets, out, out.stride(0), out_bias, out_cluster_bias,
         order.shape[0], n_clusters, word_tiles, column_tiles, sum_tiles,
-        D=width, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants,
+        D=width, SPAN=SPAN, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants,
     )  # fmt: skip
 
 
@@ -212,7 +213,7 @@ def _grad_hidden(
 def _grad_weight(
     grad_logits, grad_stride, hidden, hidden_stride, grad_cluster_logits, order, starts, words, offsets,
     out, out_stride, out_bias, out_cluster_bias, n_tokens, n_clusters, word_tiles, column_tiles, sum_tiles,
-    D: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
+    D: tl.constexpr, SPAN: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a cluster's words and tile of columns; it walks the cluster's tokens.
@@ -245,17 +246,31 @@ def _grad_weight(
                 sums += tl.load(grad_columns + i.to(tl.int64) * grad_stride, mask=i < end, other=0.0).to(tl.float32)
             tl.store(out_bias + word, tl.sum(sums, 0), mask=j < size)
             return
-    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    first_column = tl.program_id(1) * BLOCK_D
+    # In most clusters; their few gradients are read once, by the first of SPAN programs.
+    few = end - start <= BLOCK_T
+    if few & (tl.program_id(1) % SPAN != 0):
+        return
+    if few:
+        i = start + tl.arange(0, BLOCK_T)
+        token = tl.load(order + i, mask=i < end, other=0)
+        g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
+        g = tl.trans(g)
+        for column in range(first_column, tl.minimum(first_column + SPAN * BLOCK_D, D), BLOCK_D):
+            d = (column + tl.arange(0, BLOCK_D))[None, :]
+            h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+            acc = tl.dot(g, h, input_precision="ieee")
+            tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
+        return
+    d = (first_column + tl.arange(0, BLOCK_D))[None, :]
     acc = tl.zeros((BLOCK_W, BLOCK_D), tl.float32)
     for first in range(start, end, BLOCK_T):
         i = first + tl.arange(0, BLOCK_T)
         token = tl.load(order + i, mask=i < end, other=0)
         g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
-        h = tl.load(
-            hidden + token[:, None] * hidden_stride + d[None, :], mask=(i < end)[:, None] & (d < D)[None, :], other=0.0
-        )
+        h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
         acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
-    tl.store(out + word[:, None] * out_stride + d[None, :], acc, mask=(j < size)[:, None] & (d < D)[None, :])
+    tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What a search on a GPU is made of: the clusters' probabilities, and those of the words of some clusters, or of all.
+"""What a search on a GPU is made of: logits of all words, the best of every cluster, the words of some.
 
 Every kernel is one launch and none waits for the host, which takes longer to ask than most of them to answer. A
 cluster's logits fit into the registers of one program: a cluster is read once and its softmax never leaves.
@@ -16,9 +16,10 @@ from coterie.kernels.products import dense_rows
 from coterie.kernels.sizes import n_tiles, power_of_two
 
 LARGEST = 4096  # words of a cluster that fit, and clusters
-TILE = 32768  # elements of the word matrix in registers at a time
 FEW_ROWS = 64  # whose product with all words is no more than a walk through the word matrix
 WORDS, COLUMNS = 64, 64  # a tile of that walk
+MANY = 128  # rows and words of a tile where there are more
+PROGRAMS, MOST_EACH = 4096, 16  # beyond so many programs, one takes several clusters: at most so many
 
 
 def fits(capacity: int, n_clusters: int) -> bool:
@@ -40,88 +41,96 @@ def shares(logits: Tensor, offsets: Tensor) -> Tensor:
     return out
 
 
-def all_logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """The logits of all words, without bias, of a few rows: (T, D), (V, D) → (T, V) float32."""
+def logits_in_order(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, cluster_of: Tensor, log_cluster: Tensor,
+    bar: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The logits of all words, in the partition's order: (T, D), (V, D) → (T, V) float32.
+
+    `log_cluster` (T, C), `bar` (T,): words of clusters that are below every row's bar are left out, and what is in
+    their place says nothing.
+    """
     hidden, weight = dense_rows(hidden), dense_rows(weight)
     (n_rows, width), n_words = hidden.shape, weight.shape[0]
     out = torch.empty(n_rows, n_words, dtype=torch.float32, device=hidden.device)
     if n_rows:
-        rows = max(16, power_of_two(n_rows))
+        tile = MANY if n_rows > FEW_ROWS else max(16, power_of_two(n_rows))
+        block = MANY if n_rows > FEW_ROWS else WORDS
+        row_tiles = n_tiles(n_rows, tile)
         with torch.cuda.device_of(hidden):
-            _all_logits[(n_tiles(n_words, WORDS),)](
-                hidden, hidden.stride(0), weight, weight.stride(0), out, n_rows, n_words,
-                D=width, BLOCK_T=rows, BLOCK_W=WORDS, BLOCK_D=COLUMNS, num_warps=4, num_stages=4,
+            _logits_in_order[(row_tiles * n_tiles(n_words, block),)](
+                hidden, hidden.stride(0), weight, weight.stride(0), bias, words, cluster_of, log_cluster,
+                log_cluster.stride(0), bar, out, n_rows, n_words, row_tiles,
+                D=width, BLOCK_T=tile, BLOCK_W=block, BLOCK_D=COLUMNS,
+                num_warps=8 if block == MANY else 4, num_stages=3 if block == MANY else 4,
             )  # fmt: skip
     return out
 
 
-def open_clusters(
-    hidden: Tensor, log_cluster: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, offsets: Tensor,
-    clusters: Tensor, capacity: int,
-) -> Tensor:  # fmt: skip
-    """log P(w|h) of the words of each row's clusters (T, W): (T, W, S) float32, -inf beyond a cluster's last word.
-
-    `hidden` (T, D), `log_cluster` (T, C), `weight` (V, D), `bias` (V,); `words` (V,) and `offsets` (C + 1,) are the
-    partition's.
-    """
-    hidden, weight, clusters = dense_rows(hidden), dense_rows(weight), clusters.contiguous()
-    (n_rows, width), opened = hidden.shape, clusters.shape[1]
-    out = torch.empty(n_rows, opened, capacity, dtype=torch.float32, device=hidden.device)
-    if out.numel():
-        block = power_of_two(capacity)
-        with torch.cuda.device_of(hidden):
-            _open[(n_rows * opened,)](
-                hidden, hidden.stride(0), log_cluster, log_cluster.stride(0), weight, weight.stride(0), bias, words,
-                offsets, clusters, out, opened, capacity,
-                D=width, BLOCK_S=block, BLOCK_D=_columns(block, width), num_warps=_warps(block),
-            )  # fmt: skip
-    return out
-
-
-def open_above(
-    hidden: Tensor, log_cluster: Tensor, bar: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor,
-    offsets: Tensor, capacity: int,
-) -> Tensor:  # fmt: skip
-    """log P(w|h) of all words whose cluster is not below its row's bar (T,), else -inf: (T, V) float32, the words in
-    the partition's order.
-
-    `hidden` (T, D), `log_cluster` (T, C), `weight` (V, D), `bias` (V,).
-    """
-    hidden, weight = dense_rows(hidden), dense_rows(weight)
-    (n_rows, n_clusters), width = log_cluster.shape, hidden.shape[1]
-    out = torch.empty(n_rows, words.shape[0], dtype=torch.float32, device=hidden.device)
-    if n_rows:
-        block = power_of_two(capacity)
-        with torch.cuda.device_of(hidden):
-            _open_above[(n_rows * n_clusters,)](
-                hidden, hidden.stride(0), log_cluster, log_cluster.stride(0), bar, bar.stride(0),
-                weight, weight.stride(0), bias, words, offsets, out, n_clusters, words.shape[0],
-                D=width, BLOCK_S=block, BLOCK_D=_columns(block, width), num_warps=_warps(block),
-            )  # fmt: skip
-    return out
-
-
-def normalize(
-    logits: Tensor, log_cluster: Tensor, bias: Tensor | None, words: Tensor, offsets: Tensor, capacity: int
+def peaks(
+    logits: Tensor, cluster_logits: Tensor, offsets: Tensor, capacity: int, bar: Tensor | None, score: Tensor | None
 ) -> Tensor:
-    """log P(w|h) of all words, (T, V), from their logits without bias, (T, V) float32, which are overwritten."""
+    """log P(w|h) of the most probable word of every cluster: (T, C) float32.
+
+    `logits` (T, V) as `logits_in_order` gives them; `cluster_logits` (T, C), whatever their sum, with a bar log P(c|h).
+    -inf for a cluster that has no words, or is below its row's `bar` (T,). `score` (T,) is added; where it is -inf,
+    nobody is there.
+    """
+    cluster_logits = dense_rows(cluster_logits)
+    n_rows, n_clusters = cluster_logits.shape
+    out = torch.empty(n_rows, n_clusters, dtype=torch.float32, device=logits.device)
+    if n_rows:
+        each = max(1, min(MOST_EACH, n_rows * n_clusters // PROGRAMS))
+        block = power_of_two(capacity)
+        with torch.cuda.device_of(logits):
+            _peaks[(n_rows * n_tiles(n_clusters, each),)](
+                logits, cluster_logits, cluster_logits.stride(0), bar, score, offsets, out,
+                logits.shape[1], n_clusters, each,
+                BLOCK_C=power_of_two(n_clusters), BLOCK_S=block, num_warps=_few_warps(block),
+            )  # fmt: skip
+    return out
+
+
+def members(
+    logits: Tensor, cluster_logits: Tensor, pairs: Tensor, words: Tensor, offsets: Tensor, capacity: int,
+    bar: Tensor | None, score: Tensor | None, n_hypotheses: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """log P(w|h), as in `peaks`, and the words of the clusters that each question asks for: both (Q, P · S).
+
+    `pairs` (Q, P): b · C + c for cluster c and hypothesis b, of which a question has B: its rows are q · B + b. The
+    words are numbers b · V + w. Beyond a cluster's last word: -inf, and any word.
+    """
+    cluster_logits, pairs = dense_rows(cluster_logits), dense_rows(pairs)
+    n_questions, n_pairs = pairs.shape
+    values = torch.empty(n_questions, n_pairs * capacity, dtype=torch.float32, device=logits.device)
+    found = torch.empty(n_questions, n_pairs * capacity, dtype=torch.int64, device=logits.device)
+    if n_questions:
+        block, n_clusters = power_of_two(capacity), cluster_logits.shape[1]
+        with torch.cuda.device_of(logits):
+            _members[(n_questions * n_pairs,)](
+                logits, cluster_logits, cluster_logits.stride(0), pairs, pairs.stride(0), bar, score, words, offsets,
+                values, found, logits.shape[1], n_clusters, n_pairs, capacity, n_hypotheses,
+                BLOCK_C=power_of_two(n_clusters), BLOCK_S=block, num_warps=_few_warps(block),
+            )  # fmt: skip
+    return values, found
+
+
+def normalize(logits: Tensor, log_cluster: Tensor, words: Tensor, offsets: Tensor, capacity: int) -> Tensor:
+    """log P(w|h) of all words, by their numbers, (T, V), from `logits_in_order` (T, V) and `log_cluster` (T, C)."""
     n_rows, n_clusters = log_cluster.shape
+    out = torch.empty_like(logits)
     if n_rows:
         block = power_of_two(capacity)
         with torch.cuda.device_of(logits):
             _normalize[(n_rows * n_clusters,)](
-                logits, logits.stride(0), log_cluster, log_cluster.stride(0), bias, words, offsets, n_clusters,
+                logits, log_cluster, log_cluster.stride(0), words, offsets, out, logits.shape[1], n_clusters,
                 BLOCK_S=block, num_warps=max(1, min(8, block // 256)),
             )  # fmt: skip
-    return logits
+    return out
 
 
-def _columns(block: int, width: int) -> int:
-    return max(1, min(TILE // block, power_of_two(width), 128))
-
-
-def _warps(block: int) -> int:
-    return 4 if block <= 256 else 8
+def _few_warps(block: int) -> int:
+    return 1 if block <= 1024 else 4
 
 
 @triton.jit
@@ -132,102 +141,127 @@ def _shares(logits, row_stride, offsets, out, n_clusters, BLOCK_C: tl.constexpr)
     inside = c < n_clusters
     filled = tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
     x = tl.load(logits + row * row_stride + c, mask=filled, other=-float("inf")).to(tl.float32)
-    top = tl.max(x, 0)
-    total = tl.sum(tl.exp(x - top), 0)
-    tl.store(out + row * n_clusters + c, x - top - tl.log(total), mask=inside)
+    log_total = _log_total(logits + row * row_stride, offsets, n_clusters, BLOCK_C)
+    tl.store(out + row * n_clusters + c, x - log_total, mask=inside)
 
 
 @triton.jit
-def _all_logits(
-    hidden, hidden_stride, weight, weight_stride, out, n_rows, n_words,
+def _logits_in_order(
+    hidden, hidden_stride, weight, weight_stride, bias, words, cluster_of, log_cluster, cluster_stride, bar, out,
+    n_rows, n_words, row_tiles,
     D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of words, for all rows."""
-    i = tl.arange(0, BLOCK_T)
-    j = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
-    hidden_rows = hidden + i.to(tl.int64)[:, None] * hidden_stride
-    weight_rows = weight + j.to(tl.int64)[:, None] * weight_stride
+    """One program per tile of rows and tile of words; those that share words run at the same time."""
+    i = (tl.program_id(0) % row_tiles) * BLOCK_T + tl.arange(0, BLOCK_T)
+    j = (tl.program_id(0) // row_tiles) * BLOCK_W + tl.arange(0, BLOCK_W)
+    there = (i < n_rows)[None, :] & (j < n_words)[:, None]
+    word = tl.load(words + j, mask=j < n_words, other=0)
+    row = i.to(tl.int64)
+    if bar is not None:
+        cluster = tl.load(cluster_of + word, mask=j < n_words, other=0)
+        share = tl.load(log_cluster + row[None, :] * cluster_stride + cluster[:, None], mask=there, other=0.0)
+        below = share < tl.load(bar + i, mask=i < n_rows, other=0.0)[None, :]
+        if tl.max(tl.max((there & (below == 0)).to(tl.int32), 0), 0) == 0:
+            return
+    hidden_rows = hidden + row[:, None] * hidden_stride
+    weight_rows = weight + word[:, None] * weight_stride
     acc = tl.zeros((BLOCK_W, BLOCK_T), tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)[None, :]
         h = tl.load(hidden_rows + d, mask=(i < n_rows)[:, None] & (d < D), other=0.0)
         w = tl.load(weight_rows + d, mask=(j < n_words)[:, None] & (d < D), other=0.0).to(h.dtype)
         acc = tl.dot(w, tl.trans(h), acc, input_precision="ieee")
-    at = out + i.to(tl.int64)[None, :] * n_words + j[:, None]
-    tl.store(at, acc, mask=(i < n_rows)[None, :] & (j < n_words)[:, None])
-
-
-@triton.jit
-def _log_probs(
-    hidden_row, share, weight, weight_stride, bias, word, j, size,
-    D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """log P(w|h) of the words of one cluster in one row, (BLOCK_S,), -inf beyond the last; `share`: log P(c|h)."""
-    acc = tl.zeros((BLOCK_S,), tl.float32)
-    for first in range(0, D, BLOCK_D):
-        d = first + tl.arange(0, BLOCK_D)
-        h = tl.load(hidden_row + d, mask=d < D, other=0.0)
-        w = tl.load(
-            weight + word[:, None] * weight_stride + d[None, :], mask=(j < size)[:, None] & (d < D)[None, :], other=0.0
-        ).to(h.dtype)
-        acc += tl.sum(w.to(tl.float32) * h.to(tl.float32)[None, :], 1)
     if bias is not None:
-        acc += tl.load(bias + word, mask=j < size, other=0.0).to(tl.float32)
-    acc = tl.where(j < size, acc, -float("inf"))
-    top = tl.max(acc, 0)
-    # An empty cluster has neither words nor a share: nothing but -inf is left of it.
-    top = tl.where(size > 0, top, 0.0)
-    total = tl.sum(tl.exp(acc - top), 0)
-    return acc - top - tl.log(tl.maximum(total, 1e-30)) + tl.where(size > 0, share, 0.0)
+        acc += tl.load(bias + word, mask=j < n_words, other=0.0).to(tl.float32)[:, None]
+    tl.store(out + row[None, :] * n_words + j[:, None], acc, mask=there)
 
 
 @triton.jit
-def _open(
-    hidden, hidden_stride, log_cluster, cluster_stride, weight, weight_stride, bias, words, offsets, clusters,
-    out, opened, capacity, D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """One program per row and cluster."""
-    pair = tl.program_id(0)
-    row = (pair // opened).to(tl.int64)
-    cluster = tl.load(clusters + pair)
-    offset = tl.load(offsets + cluster)
-    size = tl.load(offsets + cluster + 1) - offset
-    share = tl.load(log_cluster + row * cluster_stride + cluster)
-    j = tl.arange(0, BLOCK_S)
-    word = tl.load(words + offset + j, mask=j < size, other=0)
-    log_p = _log_probs(
-        hidden + row * hidden_stride, share, weight, weight_stride, bias, word, j, size, D, BLOCK_S, BLOCK_D
-    )
-    tl.store(out + pair.to(tl.int64) * capacity + j, log_p, mask=j < capacity)
+def _log_total(logits, offsets, n_clusters, BLOCK_C: tl.constexpr):
+    """log Z of the clusters of a row."""
+    c = tl.arange(0, BLOCK_C)
+    inside = c < n_clusters
+    filled = tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
+    x = tl.load(logits + c, mask=filled, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, 0)
+    return top + tl.log(tl.sum(tl.exp(x - top), 0))
 
 
 @triton.jit
-def _open_above(
-    hidden, hidden_stride, log_cluster, cluster_stride, bar, bar_stride, weight, weight_stride, bias, words, offsets,
-    out, n_clusters, n_words, D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+def _in_cluster(
+    logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words,
+    BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """One program per row and cluster."""
-    row = (tl.program_id(0) // n_clusters).to(tl.int64)
-    cluster = tl.program_id(0) % n_clusters
+    """The words of a cluster in a row: log P(w|c, h) (BLOCK_S,), log P(c|h) with its score, where they begin and how
+    many they are: none where the cluster is below the bar, or nobody is there."""
     offset = tl.load(offsets + cluster)
     size = tl.load(offsets + cluster + 1) - offset
-    share = tl.load(log_cluster + row * cluster_stride + cluster)
+    share = tl.load(cluster_logits + row * cluster_stride + cluster).to(tl.float32) - log_total
+    if bar is not None:
+        size = tl.where(share < tl.load(bar + row), 0, size)
+    if score is not None:
+        own = tl.load(score + row).to(tl.float32)
+        size = tl.where(own == -float("inf"), 0, size)
+        share += own
+    x = tl.load(logits + row * n_words + offset + j, mask=j < size, other=-float("inf"))
+    # Of nothing but -inf, nothing else is to be made.
+    top = tl.where(size > 0, tl.max(x, 0), 0.0)
+    total = tl.where(size > 0, tl.sum(tl.exp(x - top), 0), 1.0)
+    return x - top - tl.log(total), tl.where(size > 0, share, 0.0), offset, size
+
+
+@triton.jit
+def _norm(cluster_logits, bar, offsets, n_clusters, BLOCK_C: tl.constexpr):
+    """log Z of a row's clusters; with a bar, nothing: they stay exactly what was held against it before."""
+    log_total = _log_total(cluster_logits, offsets, n_clusters, BLOCK_C) if bar is None else 0.0
+    return log_total
+
+
+@triton.jit(do_not_specialize=["each"])
+def _peaks(
+    logits, cluster_logits, cluster_stride, bar, score, offsets, out, n_words, n_clusters, each,
+    BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """One program per row and `each` clusters."""
+    groups = (n_clusters + each - 1) // each
+    row = (tl.program_id(0) // groups).to(tl.int64)
+    first = tl.program_id(0) % groups * each
+    log_total = _norm(cluster_logits + row * cluster_stride, bar, offsets, n_clusters, BLOCK_C)
     j = tl.arange(0, BLOCK_S)
-    at = out + row * n_words + offset + j
-    if share < tl.load(bar + row * bar_stride):
-        tl.store(at, tl.full((BLOCK_S,), -float("inf"), tl.float32), mask=j < size)
-        return
-    # Also where either is not a number: that shows in the answer, as it does in the dense one.
-    word = tl.load(words + offset + j, mask=j < size, other=0)
-    log_p = _log_probs(
-        hidden + row * hidden_stride, share, weight, weight_stride, bias, word, j, size, D, BLOCK_S, BLOCK_D
+    for cluster in range(first, tl.minimum(first + each, n_clusters)):
+        log_p, share, _offset, _size = _in_cluster(
+            logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words, BLOCK_S
+        )
+        tl.store(out + row * n_clusters + cluster, tl.max(log_p, 0) + share)
+
+
+@triton.jit(do_not_specialize=["n_pairs", "n_hypotheses"])
+def _members(
+    logits, cluster_logits, cluster_stride, pairs, pair_stride, bar, score, words, offsets, values, found,
+    n_words, n_clusters, n_pairs, capacity, n_hypotheses, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """One program per question and pair."""
+    question = (tl.program_id(0) // n_pairs).to(tl.int64)
+    nth = tl.program_id(0) % n_pairs
+    pair = tl.load(pairs + question * pair_stride + nth)
+    hypothesis = pair // n_clusters
+    cluster = pair % n_clusters
+    row = question * n_hypotheses + hypothesis
+    log_total = _norm(cluster_logits + row * cluster_stride, bar, offsets, n_clusters, BLOCK_C)
+    j = tl.arange(0, BLOCK_S)
+    log_p, share, offset, size = _in_cluster(
+        logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words, BLOCK_S
     )
-    tl.store(at, log_p, mask=j < size)
+    # In this order no word is ever above its cluster, and so never above a bar that its cluster is below.
+    at = (question * n_pairs + nth) * capacity + j
+    tl.store(values + at, log_p + share, mask=j < capacity)
+    word = tl.load(words + offset + j, mask=j < size, other=0)
+    tl.store(found + at, word + hypothesis * n_words, mask=j < capacity)
 
 
 @triton.jit
 def _normalize(
-    logits, row_stride, log_cluster, cluster_stride, bias, words, offsets, n_clusters, BLOCK_S: tl.constexpr
+    logits, log_cluster, cluster_stride, words, offsets, out, n_words, n_clusters, BLOCK_S: tl.constexpr
 ):  # fmt: skip
     """One program per row and cluster."""
     row = (tl.program_id(0) // n_clusters).to(tl.int64)
@@ -237,12 +271,9 @@ def _normalize(
     if size == 0:
         return
     j = tl.arange(0, BLOCK_S)
+    x = tl.load(logits + row * n_words + offset + j, mask=j < size, other=-float("inf"))
     word = tl.load(words + offset + j, mask=j < size, other=0)
-    at = logits + row * row_stride + word
-    x = tl.load(at, mask=j < size, other=-float("inf"))
-    if bias is not None:
-        x += tl.load(bias + word, mask=j < size, other=0.0).to(tl.float32)
     top = tl.max(x, 0)
     total = tl.sum(tl.exp(x - top), 0)
     share = tl.load(log_cluster + row * cluster_stride + cluster).to(tl.float32)
-    tl.store(at, x - top - tl.log(total) + share, mask=j < size)
+    tl.store(out + row * n_words + word, x - top - tl.log(total) + share, mask=j < size)

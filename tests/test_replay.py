@@ -1,0 +1,207 @@
+"""Questions that are asked often: recorded once, replayed, and never answered from a layer as it was before.
+
+What is recorded on a GPU needs one; when something is recorded does not.
+"""
+
+import copy
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from coterie import replay
+from coterie.replay import MOST, OFTEN, Replay
+from tests.layers import make
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def asked(times, *, key="question", where=(1,), made=None):
+    """What a replay is asked that many times answers, and how often it recorded."""
+    recorded = []
+    made = made or Replay(lambda work, given: recorded.append(given) or (lambda *given: ("recording", *given)))
+    answers = [made.answer(key, where, lambda *given: ("work", *given), (number,)) for number in range(times)]
+    return made, answers, recorded
+
+
+def test_what_is_asked_often_is_recorded_once():
+    _, answers, recorded = asked(OFTEN + 3)
+    assert answers[:OFTEN] == [("work", number) for number in range(OFTEN)]
+    assert answers[OFTEN:] == [("recording", number) for number in range(OFTEN, OFTEN + 3)]
+    assert recorded == [(OFTEN - 1,)]
+
+
+def test_other_memory_forgets_all_recordings():
+    made, _, recorded = asked(OFTEN)
+    _, answers, _ = asked(2, where=(2,), made=made)
+    assert answers == [("work", 0), ("work", 1)]
+    _, answers, _ = asked(OFTEN + 1, where=(1,), made=made)
+    assert [each for each, _ in answers[-2:]] == ["work", "recording"]
+    assert len(recorded) == 2
+
+
+def test_no_more_is_recorded_than_there_is_room_for():
+    made, _, _ = asked(0)
+    for key in range(MOST + 2):
+        asked(OFTEN, key=key, made=made)
+    assert len(made.recordings) == MOST
+    assert asked(1, key=MOST + 1, made=made)[1] == [("work", 0)]
+    assert asked(1, key=0, made=made)[1] == [("recording", 0)]
+
+
+def test_what_cannot_be_recorded_is_done_as_it_is():
+    made = Replay(lambda work, given: None)
+    assert asked(OFTEN + 2, made=made)[1][-1] == ("work", OFTEN + 1)
+
+
+def test_a_cpu_records_nothing(monkeypatch):
+    monkeypatch.setattr(replay, "_replays", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(replay, "OFTEN", 1)
+    head = make()
+    head.topk(torch.randn(2, head.in_features), 3)
+    assert not len(replay._replays)
+
+
+# -- on a GPU -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(replay, "OFTEN", 2)
+
+
+def layer(**options):
+    return make(300, in_features=32, **options).to("cuda").eval()
+
+
+def recordings(head):
+    return [each for each in replay._replays[head].recordings.values() if each is not None]
+
+
+def check(head, *shape, k=4):
+    """Asked with other hidden vectors every time, a layer answers as the dense distribution does."""
+    for _ in range(4):
+        hidden = torch.randn(*shape, 32, device="cuda")
+        values, words = head.topk(hidden, k)
+        dense = head.log_prob(hidden)
+        torch.testing.assert_close(values, dense.topk(k).values, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(dense.gather(-1, words), values, rtol=1e-4, atol=1e-4)
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_a_recording_answers_what_it_is_asked(soon):
+    head = layer()
+    check(head, 3)
+    check(head, 2, 5)
+    check(head)
+    assert len(recordings(head)) == 3
+
+
+@on_a_gpu
+def test_answers_stay_as_they_were_given(soon):
+    head, hidden = layer(), torch.randn(3, 32, device="cuda")
+    first = [head.topk(hidden, 4) for _ in range(3)][-1]
+    kept = [part.clone() for part in first]
+    head.topk(-hidden, 4)
+    assert all(torch.equal(part, copied) for part, copied in zip(first, kept, strict=True))
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_a_recording_reads_the_layer_as_it_is_now(soon):
+    head = layer()
+    check(head, 3)
+    for parameter in head.parameters():
+        parameter.mul_(0.7)
+    check(head, 3)
+    head.partition.assign_(head.partition.cluster_of.roll(1))
+    check(head, 3)
+    head.load_state_dict(layer().state_dict())
+    check(head, 3)
+    assert len(recordings(head)) == 1
+    head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
+    check(head, 3)
+    head.to(torch.bfloat16).float()
+    check(head, 3)
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_extensions_are_recorded_too(soon):
+    head = layer()
+    for _ in range(4):
+        hidden, score = torch.randn(2, 3, 32, device="cuda"), -torch.rand(2, 3, device="cuda")
+        values, hypothesis, word = head.extend(hidden, score, 5)
+        dense = (head.log_prob(hidden) + score[..., None]).flatten(1)
+        torch.testing.assert_close(values, dense.topk(5).values, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(dense.gather(1, hypothesis * 300 + word), values, rtol=1e-4, atol=1e-4)
+    assert len(recordings(head)) == 1
+
+
+@on_a_gpu
+def test_an_inference_mode_makes_no_difference(soon):
+    head = layer()
+    with torch.inference_mode():
+        check(head, 3)
+    with torch.no_grad():
+        check(head, 3)
+    assert len(recordings(head)) == 1
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_an_autocast_is_never_recorded(soon):
+    head, hidden = layer(), torch.randn(3, 32, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        for _ in range(4):
+            head.topk(hidden, 3)
+    assert head not in replay._replays
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_a_search_can_be_part_of_a_users_graph(soon):
+    head, hidden = layer(), torch.randn(3, 32, device="cuda")
+    check(head, 3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values, _ = head.topk(hidden, 4)
+    hidden.copy_(torch.randn_like(hidden))
+    graph.replay()
+    torch.testing.assert_close(values, head.log_prob(hidden).topk(4).values, rtol=1e-4, atol=1e-4)
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_threads_get_their_own_answers(soon):
+    head, wrong = layer(), []
+
+    def ask():
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            try:
+                for _ in range(10):
+                    check(head, 3)
+            except AssertionError as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@on_a_gpu
+def test_a_layer_that_is_gone_leaves_nothing(soon):
+    head = layer()
+    check(head, 3)
+    assert copy.deepcopy(head) not in replay._replays
+    gone = weakref.ref(head)
+    del head
+    gc.collect()
+    assert gone() is None
