@@ -26,14 +26,20 @@ def asked(times, *, key="question", where=(1,), made=None):
     return made, answers, recorded
 
 
-def test_what_is_asked_often_is_recorded_once():
+@pytest.fixture
+def by_itself(monkeypatch):
+    """Whatever threads whoever runs the tests may have."""
+    monkeypatch.setattr(replay, "alone", lambda: True)
+
+
+def test_what_is_asked_often_is_recorded_once(by_itself):
     _, answers, recorded = asked(OFTEN + 3)
     assert answers[:OFTEN] == [("work", number) for number in range(OFTEN)]
     assert answers[OFTEN:] == [("recording", number) for number in range(OFTEN, OFTEN + 3)]
     assert recorded == [(OFTEN - 1,)]
 
 
-def test_other_memory_forgets_all_recordings():
+def test_other_memory_forgets_all_recordings(by_itself):
     made, _, recorded = asked(OFTEN)
     _, answers, _ = asked(2, where=(2,), made=made)
     assert answers == [("work", 0), ("work", 1)]
@@ -42,7 +48,7 @@ def test_other_memory_forgets_all_recordings():
     assert len(recorded) == 2
 
 
-def test_no_more_is_recorded_than_there_is_room_for():
+def test_no_more_is_recorded_than_there_is_room_for(by_itself):
     made, _, _ = asked(0)
     for key in range(MOST + 2):
         asked(OFTEN, key=key, made=made)
@@ -51,9 +57,28 @@ def test_no_more_is_recorded_than_there_is_room_for():
     assert asked(1, key=0, made=made)[1] == [("recording", 0)]
 
 
-def test_what_cannot_be_recorded_is_done_as_it_is():
+def test_what_cannot_be_recorded_is_done_as_it_is(by_itself):
     made = Replay(lambda work, given: None)
     assert asked(OFTEN + 2, made=made)[1][-1] == ("work", OFTEN + 1)
+
+
+def test_nothing_is_recorded_while_other_threads_might_draw():
+    wait = threading.Event()
+    other = threading.Thread(target=wait.wait)
+    other.start()
+    try:
+        made, answers, recorded = asked(OFTEN + 2)
+        assert not recorded
+        assert answers[-1] == ("work", OFTEN + 1)
+        type(other).__module__, module = "tqdm._monitor", type(other).__module__
+        try:
+            asked(1, made=made)
+        finally:
+            type(other).__module__ = module
+        assert len(recorded) == 1
+    finally:
+        wait.set()
+        other.join()
 
 
 def test_a_cpu_records_nothing(monkeypatch):
@@ -176,16 +201,19 @@ def test_a_search_can_be_part_of_a_users_graph(soon):
 
 @on_a_gpu
 @torch.no_grad()
-def test_threads_get_their_own_answers(soon):
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_threads_get_their_own_answers(soon, own_stream):
     head, wrong = layer(), []
+    check(head, 3)
+    assert len(recordings(head)) == 1
 
     def ask():
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream() if own_stream else torch.cuda.default_stream()
         with torch.no_grad(), torch.cuda.stream(stream):
             try:
                 for _ in range(10):
                     check(head, 3)
-            except AssertionError as error:
+            except Exception as error:
                 wrong.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]

@@ -17,6 +17,7 @@ from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_back
 from coterie.checkpoint import why_unfit
 from coterie.faults import Faults
 from coterie.grouping import Grouping
+from coterie.kernels.beside import beside
 from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
@@ -189,12 +190,13 @@ class SelfOrganizedSoftmax(Answers):
             )
         shape = target.shape
         ways = choose(self.backend, hidden)
-        word, grouping = ways.prepare(
-            self.faults, target.reshape(-1).to(torch.int64), self.partition
-        )  # (T,), -1: left out
+        target = target.reshape(-1).to(torch.int64)  # (T,)
+        with beside(hidden) as join:
+            word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
         if not (self.training and hidden.is_cuda):
             self.faults.look()  # step() does it else: even asking without waiting takes the host time
         both = self._project(hidden.reshape(-1, self.in_features))  # (T, 2D) or (T, D)
+        join()
         log_p = ways.two_level(
             both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
         )

@@ -2,7 +2,8 @@
 
 A search of a few rows takes the host longer to launch than the GPU to do. What a layer is asked often, in the same
 shapes, is recorded once and replayed from then on: it reads the layer's own memory, and so whatever the layer has
-learned or moved meanwhile. A layer whose tensors were put elsewhere starts anew.
+learned or moved meanwhile. A layer whose tensors were put elsewhere starts anew. A process with threads of its own
+records nothing.
 """
 
 import threading
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 OFTEN = 50  # questions before one is recorded: a recording takes as long as the launches of some hundred
 MOST = 16  # recordings of a layer
+# While a graph is recorded, no other thread may draw random numbers on the GPU: it would get an error. These do not.
+HARMLESS = ("tqdm", "rich", "tensorboard", "ipykernel")
 
 Answer = tuple[Tensor, ...]
 Work = Callable[..., Answer]
@@ -63,9 +66,15 @@ class Replay:
             if recording := self.recordings.get(key):
                 return recording(*given)
             met = self.met[key] = self.met.get(key, 0) + 1
-            if met == OFTEN and len(self.recordings) < MOST:
+            if met >= OFTEN and len(self.recordings) < MOST and key not in self.recordings and alone():
                 self.recordings[key] = self.record(work, given)
         return work(*given)
+
+
+def alone() -> bool:
+    """Whether no other thread can be disturbed."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    return all(type(thread).__module__.partition(".")[0] in HARMLESS for thread in others)
 
 
 def record(work: Work, given: Answer) -> Work | None:

@@ -17,8 +17,9 @@ _streams: dict[int, torch.cuda.Stream] = {}
 @contextmanager
 def beside(like: Tensor) -> Iterator[Callable[[], None]]:
     """What is launched inside may run beside what is launched after it, until the function that is yielded is called:
-    whatever reads its results comes after that call. Memory is not to be allocated inside."""
-    if not (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+    whatever reads its results comes after that call. Memory allocated inside is safe to use after it: it is given to
+    others only inside of a later call, which first waits for all that went before."""
+    if torch.compiler.is_compiling() or not (like.is_cuda and torch.cuda.is_current_stream_capturing()):
         yield lambda: None
         return
     here = torch.cuda.current_stream(like.device)

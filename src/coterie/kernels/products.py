@@ -33,8 +33,8 @@ class Tiles(NamedTuple):
 
 LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
-GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=2)
-SPAN = 4  # tiles of columns that go by in one program where a cluster has few tokens
+GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=3)
+SPAN = 8  # tiles of columns that go by in one program where a cluster has few tokens
 PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
 SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the cluster bias are cut
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
