@@ -26,13 +26,15 @@ from coterie import SelfOrganizedSoftmax
 from coterie.bench.methods import organized
 from coterie.training.environment import describe
 
-WIDTH, ROWS, K = 512, 64, 10
+ROWS, K = 64, 10
 BEAM = 5
 OUR_CALLS, DENSE_CALLS = 16, 4  # a turn
 WARM_UP = 64  # calls on a GPU before any counts
 ONE, IN_TURN, AT_ONCE, EXTENDED = "one vector", f"{ROWS} in turn", f"{ROWS} at once", f"a beam of {BEAM}"
 ASKED = (ONE, IN_TURN, AT_ONCE, EXTENDED)
 SIZES = tuple(2**power for power in range(14, 21))
+WIDTHS = {"cpu": {512: SIZES}, "cuda": {512: SIZES, 1024: (2**17, 2**18, 2**20), 4096: (2**17,)}}
+SECONDS = {"cpu": 3.0, "cuda": 0.2}  # for each figure
 MASSES = {"peaked": 0.5, "middling": 0.05, "flat": None}  # of the ten best words; None: as the parameters are drawn
 
 
@@ -49,7 +51,7 @@ def scaled(head: SelfOrganizedSoftmax, hidden: Tensor, mass: float | None) -> Te
 
 
 def side_by_side(
-    ours: Callable[[int], object], dense: Callable[[int], object], device: torch.device, seconds: float = 3.0
+    ours: Callable[[int], object], dense: Callable[[int], object], device: torch.device
 ) -> dict[str, float]:
     """Milliseconds of each, taking turns: the least and the median. Both are told which call it is."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -57,7 +59,7 @@ def side_by_side(
         ours(call)
         dense(call)
     times: dict[str, list[float]] = {"ours": [], "dense": []}
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + SECONDS[device.type]
     for turn in range(200):
         for name, work, calls in (("ours", ours, OUR_CALLS), ("dense", dense, DENSE_CALLS)):
             for call in range(calls):
@@ -77,13 +79,13 @@ def side_by_side(
 
 @torch.no_grad()
 def measure(
-    n_words: int, device: torch.device, asked: Sequence[str] = ASKED, seconds: float = 3.0
+    n_words: int, device: torch.device, asked: Sequence[str] = ASKED, width: int = 512
 ) -> list[dict[str, object]]:
     """Every kind of hidden vectors, asked for in each way."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    head = organized(n_words, WIDTH, device, dtype).eval()
-    base = torch.randn(ROWS, WIDTH).to(device, dtype)
+    head = organized(n_words, width, device, dtype).eval()
+    base = torch.randn(ROWS, width).to(device, dtype)
     score = -0.5 * torch.arange(float(BEAM), device=device)
 
     def dense(hidden: Tensor) -> Tensor:
@@ -105,39 +107,43 @@ def measure(
             ),
         }
         for way in asked:
-            timed = side_by_side(*ways[way], device, seconds)
-            rows.append({"words": n_words, "hidden": name, "asked": way, **timed})
+            timed = side_by_side(*ways[way], device)
+            rows.append({"width": width, "words": n_words, "hidden": name, "asked": way, **timed})
     return rows
 
 
 def exponent(rows: list[dict[str, object]], key: str) -> float:
     """The slope of log time against log V, by least squares, for one peaked row."""
     points = [
-        (float(str(r["words"])), float(str(r[key]))) for r in rows if (r["hidden"], r["asked"]) == ("peaked", ONE)
+        (float(str(r["words"])), float(str(r[key])))
+        for r in rows
+        if (r["width"], r["hidden"], r["asked"]) == (512, "peaked", ONE)
     ]
     slope, _ = statistics.linear_regression([math.log(v) for v, _ in points], [math.log(t) for _, t in points])
     return round(slope, 3)
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    lines = ["| V | hidden | asked for | ours ms | dense ms | dense / ours |", "| --: | --- | --- | --: | --: | --: |"]
+    lines = [
+        "| V | d | hidden | asked for | ours ms | dense ms | dense / ours |",
+        "| --: | --: | --- | --- | --: | --: | --: |",
+    ]
     for r in rows:
         ours, dense = float(str(r["ours_median_ms"])), float(str(r["dense_median_ms"]))
-        lines.append(
-            f"| {r['words']:,} | {r['hidden']} | {r['asked']} | {ours:.3g} | {dense:.3g} | {dense / ours:.2f} |"
-        )
+        asked = f"| {r['words']:,} | {r['width']:,} | {r['hidden']} | {r['asked']}"
+        lines.append(f"{asked} | {ours:.3g} | {dense:.3g} | {dense / ours:.2f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     rows: list[dict[str, object]] = []
     device = torch.device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
-    for n_words in SIZES:
-        rows += measure(n_words, device)
-        print(table(rows[-len(ASKED) * len(MASSES) :]), flush=True)
+    for width, sizes in WIDTHS[device.type].items():
+        for n_words in sizes:
+            rows += measure(n_words, device, width=width)
+            print(table(rows[-len(ASKED) * len(MASSES) :]), flush=True)
     result = {
         "environment": describe(),
-        "width": WIDTH,
         "k": K,
         "mass_of_the_ten_best": MASSES,
         "exponent_of_one_peaked_row": {key: exponent(rows, key) for key in ("ours_least_ms", "ours_median_ms")},

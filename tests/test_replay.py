@@ -6,7 +6,9 @@ What is recorded on a GPU needs one; when something is recorded does not.
 import copy
 import gc
 import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -62,23 +64,49 @@ def test_what_cannot_be_recorded_is_done_as_it_is(by_itself):
     assert asked(OFTEN + 2, made=made)[1][-1] == ("work", OFTEN + 1)
 
 
-def test_nothing_is_recorded_while_other_threads_might_draw():
+@pytest.fixture
+def busy():
+    """A thread that might do anything."""
     wait = threading.Event()
-    other = threading.Thread(target=wait.wait)
-    other.start()
+    thread = threading.Thread(target=wait.wait)
+    thread.start()
+    yield thread
+    wait.set()
+    thread.join()
+
+
+def test_nothing_is_recorded_while_other_threads_are_at_work(busy, monkeypatch):
+    made, answers, recorded = asked(OFTEN + 2)
+    assert not recorded
+    assert answers[-1] == ("work", OFTEN + 1)
+    monkeypatch.setattr(replay, "alone", lambda: True)
+    asked(OFTEN, made=made)
+    assert len(recorded) == 1
+
+
+def test_threads_that_are_known_or_wait_for_work_do_not_count(monkeypatch):
+    class Monitor(threading.Thread):
+        pass
+
+    monkeypatch.setattr(Monitor, "__module__", "tqdm._monitor")
+    start, wait = threading.Event(), threading.Event()
+    monitor = Monitor(target=wait.wait)
+    monitor.start()
     try:
-        made, answers, recorded = asked(OFTEN + 2)
-        assert not recorded
-        assert answers[-1] == ("work", OFTEN + 1)
-        type(other).__module__, module = "tqdm._monitor", type(other).__module__
-        try:
-            asked(1, made=made)
-        finally:
-            type(other).__module__ = module
-        assert len(recorded) == 1
+        assert replay.alone()
+        with ThreadPoolExecutor(1) as pool:
+            busy = pool.submit(lambda: (start.set(), wait.wait(10)))
+            start.wait(10)
+            assert not replay.alone()
+            wait.set()
+            busy.result()
+            until = time.monotonic() + 10  # the worker is soon back where it waits
+            while not (idle := replay.alone()) and time.monotonic() < until:
+                time.sleep(0.01)
+            assert idle
     finally:
         wait.set()
-        other.join()
+        monitor.join()
 
 
 def test_a_cpu_records_nothing(monkeypatch):

@@ -2,10 +2,11 @@
 
 A search of a few rows takes the host longer to launch than the GPU to do. What a layer is asked often, in the same
 shapes, is recorded once and replayed from then on: it reads the layer's own memory, and so whatever the layer has
-learned or moved meanwhile. A layer whose tensors were put elsewhere starts anew. A process with threads of its own
-records nothing.
+learned or moved meanwhile. A layer whose tensors were put elsewhere starts anew. Nothing is recorded while other
+threads are at work.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Hashable
 from weakref import WeakKeyDictionary
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 OFTEN = 50  # questions before one is recorded: a recording takes as long as the launches of some hundred
 MOST = 16  # recordings of a layer
-# While a graph is recorded, no other thread may draw random numbers on the GPU: it would get an error. These do not.
-HARMLESS = ("tqdm", "rich", "tensorboard", "ipykernel")
+# Threads of these have no use for a GPU's random numbers.
+HARMLESS = ("tqdm", "rich", "tensorboard", "ipykernel", "torch._inductor")
 
 Answer = tuple[Tensor, ...]
 Work = Callable[..., Answer]
@@ -66,15 +67,27 @@ class Replay:
             if recording := self.recordings.get(key):
                 return recording(*given)
             met = self.met[key] = self.met.get(key, 0) + 1
-            if met >= OFTEN and len(self.recordings) < MOST and key not in self.recordings and alone():
+            if met % OFTEN == 0 and len(self.recordings) < MOST and key not in self.recordings and alone():
                 self.recordings[key] = self.record(work, given)
         return work(*given)
 
 
 def alone() -> bool:
-    """Whether no other thread can be disturbed."""
-    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
-    return all(type(thread).__module__.partition(".")[0] in HARMLESS for thread in others)
+    """Whether no other thread can draw random numbers meanwhile: on the GPU of a recording it would get an error.
+
+    The workers of a pool that wait for something to do will wait on: only this thread could give it to them.
+    """
+    at = sys._current_frames()
+    for thread in threading.enumerate():
+        if thread is threading.current_thread():
+            continue
+        made_by = type(thread) if type(thread) is not threading.Thread else getattr(thread, "_target", None)
+        module = f"{getattr(made_by, '__module__', '')}."
+        frame = at.get(thread.ident or 0)
+        waits = frame is not None and frame.f_globals.get("__name__") == "concurrent.futures.thread"
+        if not waits and not module.startswith(tuple(f"{name}." for name in HARMLESS)):
+            return False
+    return True
 
 
 def record(work: Work, given: Answer) -> Work | None:

@@ -20,7 +20,6 @@ from coterie.statistics import Statistic
 
 CHUNK = 32
 AHEAD = 512  # tokens looked at together for the end of a run that goes on
-FOLLOW = 32  # tokens of such a run that are added at a time
 BLOCK_K = 128
 
 
@@ -43,8 +42,7 @@ def _take_in(
     with torch.cuda.device_of(sample):
         _remember[n_tiles(n_tokens, CHUNK), n_tiles(row, BLOCK_K)](
             total, weight, sample, *sample.stride(), target, order, place, counts, sound,
-            n_tokens, counts.shape[0], row,
-            PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, FOLLOW=FOLLOW, BLOCK_K=BLOCK_K, num_warps=4,
+            n_tokens, counts.shape[0], row, PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
         )  # fmt: skip
 
 
@@ -58,7 +56,7 @@ _update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight")
 @triton.jit
 def _remember(
     total, weight, sample, row_stride, column_stride, target, order, place, counts, sound, n_tokens, n_words, row,
-    PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, FOLLOW: tl.constexpr, BLOCK_K: tl.constexpr,
+    PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
     if tl.load(sound) == 0:
@@ -81,7 +79,7 @@ def _remember(
     # A run that came in from the chunk before is not this program's.
     starts, goes_on = used & (here != before), here == beyond
     if tl.sum((starts & goes_on).to(tl.int32), 0) > 0:
-        more, n_more = _follow(columns, inside, row_stride, order, place, beyond, end, n_tokens, AHEAD, FOLLOW, BLOCK_K)
+        more, n_more = _follow(columns, inside, row_stride, order, place, beyond, end, n_tokens, CHUNK, AHEAD, BLOCK_K)
         sums += tl.where(goes_on[:, None], more[None, :], 0.0)
         n += tl.where(goes_on, n_more, 0)
 
@@ -99,7 +97,7 @@ def _remember(
 @triton.jit
 def _follow(
     columns, inside, row_stride, order, place, run, first, n_tokens,
-    AHEAD: tl.constexpr, FOLLOW: tl.constexpr, BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The sum (BLOCK_K,) of the tokens of a run from the `first` on, and their number."""
     # Its end is looked for before anything is added: the rows can then be fetched well ahead of the sum.
@@ -108,9 +106,9 @@ def _follow(
         at = end + tl.arange(0, AHEAD)
         found = tl.sum((tl.load(place + at, mask=at < n_tokens, other=-1) == run).to(tl.int32), 0)
         end += found
-    sums = tl.zeros((FOLLOW, BLOCK_K), tl.float32)
-    for start in tl.range(first, end, FOLLOW, num_stages=4):
-        i = start + tl.arange(0, FOLLOW)
+    sums = tl.zeros((CHUNK, BLOCK_K), tl.float32)
+    for start in tl.range(first, end, CHUNK, num_stages=4):
+        i = start + tl.arange(0, CHUNK)
         token = tl.load(order + i, mask=i < end, other=0)
         x = tl.load(columns + token[:, None] * row_stride, mask=(i < end)[:, None] & inside, other=0.0)
         sums += x.to(tl.float32)

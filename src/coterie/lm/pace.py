@@ -23,13 +23,14 @@ def pace(label: str, path: Path) -> Pace:
 
 
 def draw(paces: list[Pace], path: Path) -> None:
-    """Writes the plot as PNG; without matplotlib there is none, and its data is in the report all the same."""
+    """Writes the plot as PNG, up to three times the best perplexity; without matplotlib there is none, and its data is
+    in the report all the same."""
     try:
         import matplotlib
     except ImportError:
         return
     matplotlib.use("Agg")  # no window
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
     colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
@@ -39,10 +40,15 @@ def draw(paces: list[Pace], path: Path) -> None:
             found.seconds, found.perplexity, label=found.label, marker="o", markersize=3,
             color="black" if ours else colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
         )  # fmt: skip
-    for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
+    for scale, axis, ticks in (
+        (axes.set_xscale, axes.xaxis, (1, 2, 3, 5)), (axes.set_yscale, axes.yaxis, (1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 6))
+    ):  # fmt: skip
         scale("log")
+        axis.set_major_locator(ticker.LogLocator(subs=ticks))
         axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}")
+        axis.set_minor_locator(ticker.NullLocator())
+    if reached := [found.perplexity[-1] for found in paces if found.perplexity]:
+        axes.set_ylim(top=3 * min(reached))
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("perplexity on the development text")
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))

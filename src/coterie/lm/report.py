@@ -79,7 +79,8 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], publishe
         with suppress(ImportError):  # without matplotlib there is no figure; its data is in the report all the same
             draw_curves(found, out / "figure1")
     paces = [pace.pace(row.variant.label, row.paths[0]) for row in rows]
-    pace.draw(paces, out / "figure2.png")
+    heads = [found for found, row in zip(paces, rows, strict=True) if not row.variant.ablation]
+    pace.draw(heads or paces, out / "figure2.png")
     described = {"path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev)}
     frequencies = {"vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev)}
     report = Report(

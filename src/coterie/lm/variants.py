@@ -15,6 +15,7 @@ class Variant:
     preset: str = "best"
     perplexity: float | None = None  # published (the paper's Table 1)
     minutes: float | None = None  # published (the paper's Table 2)
+    ablation: bool = False  # the self-organized head with one thing changed
 
     def settings(self, **given: Any) -> Settings:
         """Its settings, with what is given in their place."""
@@ -26,7 +27,7 @@ def _head(label: str, head: str, perplexity: float | None = None, **options: Any
 
 
 def _organized(label: str, **options: Any) -> Variant:
-    return _head(label, "self-organized", **options)
+    return Variant(label, {"head": "self-organized", "head_options": options}, ablation=True)
 
 
 VARIANTS: dict[str, Variant] = {
@@ -56,7 +57,7 @@ VARIANTS: dict[str, Variant] = {
     "no-projection": _organized("without projections", projection=False),
     "k-250": _organized("K = 250", reorganize_every=250),
     "k-4000": _organized("K = 4,000", reorganize_every=4000),
-    "restless": Variant("words move to the end", {"settle": 1.0}),
+    "restless": Variant("words move to the end", {"settle": 1.0}, ablation=True),
 }
 
 # The paper's Table 1 beyond its own two rows: those of it that a report has not trained, it lists all the same.
