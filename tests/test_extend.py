@@ -116,6 +116,8 @@ def test_any_shape_and_precision():
     assert values.shape == hypothesis.shape == word.shape == (2,)
     double = make(300, in_features=16).double()
     check(double, torch.randn(2, 3, 16).double(), torch.randn(2, 3).double(), 6)
+    for dtype, found in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        assert head.extend(torch.randn(3, 16), torch.zeros(3, dtype=dtype), 2)[0].dtype == found
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class Case:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("tokens, width", [(1, 100), (37, 507), (37, 64), (60, 700)])
+@pytest.mark.parametrize("tokens, width", [(1, 100), (37, 507), (37, 64), (60, 1100)])
 def test_equals_the_reference(tokens, width, both, bias):
     Case(tokens, width, both=both, bias=bias).check()
 

@@ -6,12 +6,13 @@ What is recorded on a GPU needs one; when something is recorded does not.
 import copy
 import gc
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import parametrize
 
 from coterie import replay
 from coterie.replay import MOST, OFTEN, Replay
@@ -84,29 +85,56 @@ def test_nothing_is_recorded_while_other_threads_are_at_work(busy, monkeypatch):
     assert len(recorded) == 1
 
 
-def test_threads_that_are_known_or_wait_for_work_do_not_count(monkeypatch):
+@pytest.fixture
+def there(monkeypatch):
+    """Only these threads and this one are there: whoever runs the tests may have others."""
+    return lambda threads: monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread(), *threads])
+
+
+def test_threads_that_are_known_do_not_count(monkeypatch, there):
     class Monitor(threading.Thread):
         pass
 
     monkeypatch.setattr(Monitor, "__module__", "tqdm._monitor")
-    start, wait = threading.Event(), threading.Event()
+    wait = threading.Event()
     monitor = Monitor(target=wait.wait)
     monitor.start()
     try:
+        there([monitor])
         assert replay.alone()
         with ThreadPoolExecutor(1) as pool:
-            busy = pool.submit(lambda: (start.set(), wait.wait(10)))
-            start.wait(10)
-            assert not replay.alone()
-            wait.set()
-            busy.result()
-            until = time.monotonic() + 10  # the worker is soon back where it waits
-            while not (idle := replay.alone()) and time.monotonic() < until:
-                time.sleep(0.01)
-            assert idle
+            pool.submit(lambda: None).result()
+            there(pool._threads)
+            assert not replay.alone()  # what it will be given next is not known
     finally:
         wait.set()
         monitor.join()
+
+
+def test_a_compilers_threads_do_not_count(there):
+    compilers = pytest.importorskip("torch._inductor.async_compile").AsyncCompile.pool()
+    compilers.submit(lambda: None).result()
+    there(compilers._threads)
+    assert replay.alone()
+
+
+def test_a_linear_map_is_plain_until_somebody_touches_it():
+    assert replay.plain(None)
+    assert not replay.plain(nn.Identity())
+    touched = {
+        "hook": lambda linear: linear.register_forward_hook(lambda *_: None),
+        "hook before": lambda linear: linear.register_forward_pre_hook(lambda *_: None),
+        "forward": lambda linear: setattr(linear, "forward", linear.forward),
+        "parametrization": lambda linear: parametrize.register_parametrization(linear, "weight", nn.Identity()),
+    }
+    for name, touch in touched.items():
+        linear = nn.Linear(2, 2)
+        assert replay.plain(linear)
+        touch(linear)
+        assert not replay.plain(linear), name
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not replay.plain(nn.Linear(2, 2))
+    handle.remove()
 
 
 def test_a_cpu_records_nothing(monkeypatch):
@@ -130,7 +158,8 @@ def layer(**options):
 
 
 def recordings(head):
-    return [each for each in replay._replays[head].recordings.values() if each is not None]
+    streams = replay._replays[head].values()
+    return [each for stream in streams for each in stream.recordings.values() if each is not None]
 
 
 def check(head, *shape, k=4):
@@ -175,9 +204,44 @@ def test_a_recording_reads_the_layer_as_it_is_now(soon):
     head.load_state_dict(layer().state_dict())
     check(head, 3)
     assert len(recordings(head)) == 1
-    head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
+    head.weight = nn.Parameter(torch.randn_like(head.weight))
     check(head, 3)
     head.to(torch.bfloat16).float()
+    check(head, 3)
+    head.projection.bias = nn.Parameter(torch.randn(64, device="cuda"))
+    check(head, 3)
+    head.projection.bias = nn.Parameter(torch.randn(64, device="cuda"))
+    check(head, 3)
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_a_precision_set_in_a_new_way_is_no_trouble(soon):
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    try:
+        check(layer(), 3)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@on_a_gpu
+@torch.no_grad()
+def test_what_cannot_be_recorded_leaves_all_as_it_was(soon, monkeypatch):
+    monkeypatch.setattr(replay.Recorder, "possible", True)
+    hidden, stream = torch.randn(3, 32, device="cuda"), torch.cuda.current_stream()
+
+    def waits(rows):
+        rows.sum().item()  # not possible while a graph is recorded
+        return (rows * 2,)
+
+    head = layer()
+    for _ in range(4):
+        (twice,) = replay.replayed(head, "twice", (head.weight,), waits, hidden)
+        assert torch.equal(twice, hidden * 2)
+    assert not recordings(head)
+    assert not replay.Recorder.possible
+    assert torch.cuda.current_stream() == stream
     check(head, 3)
 
 

@@ -10,6 +10,7 @@ from coterie.kernels import search as kernels
 from coterie.loss.levels import cluster_log_softmax
 from coterie.partition import Partition
 from coterie.search_gpu import GpuWords
+from coterie.words import Words
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -55,14 +56,18 @@ def test_the_clusters_shares_are_the_softmaxs(shape, dtype):
     torch.testing.assert_close(words.shares(logits), cluster_log_softmax(logits.float(), head.partition))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("rows", [1, 3, 16, 33, 64, 65, 130])
 @torch.no_grad()
-def test_few_rows_and_many_have_the_same_logits(rows):
+def test_few_rows_and_many_have_the_same_logits(rows, dtype):
     head = make(150, in_features=70).to(DEVICE)  # neither fills its tiles
     hidden = torch.randn(70, rows, device=DEVICE).T
     words, word_hidden, log_cluster = answer(head, hidden)
+    word_hidden = word_hidden.to(dtype)
     found = words.log_prob(word_hidden.T.contiguous().T, log_cluster)
-    torch.testing.assert_close(found, head.double().log_prob(hidden.double()).float(), rtol=1e-4, atol=1e-4)
+    exact = Words(head.weight.to(dtype).double(), head.bias.double(), head.partition)
+    expected = exact.log_prob(word_hidden.double(), log_cluster.double()).float()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def assert_best(found, dense):
@@ -114,7 +119,8 @@ def test_a_search_with_a_bar_finds_what_the_dense_one_finds(sharpness, k, first,
 def test_a_bar_is_held_against_what_it_was_made_from(monkeypatch):
     monkeypatch.setattr(search_gpu, "CHEAP", 0)
     # Each word is as probable as its cluster, to the last bit: to normalise again might put it below itself.
-    head = make(20, in_features=16, partition=Partition(torch.arange(20), 20, 2)).to(DEVICE)
+    head = make(20, in_features=16, partition=Partition(torch.arange(20), 20), gamma=0.25).to(DEVICE)
+    assert head.partition.capacity == 2
     hidden = torch.randn(4, 16, device=DEVICE)
     words, word_hidden, log_cluster = answer(head, hidden)
     assert_best(words.topk(word_hidden, log_cluster, 6), head.log_prob(hidden))
@@ -183,6 +189,30 @@ def test_hypotheses_are_extended_together(k):
         return
     dense = head.log_prob(hidden.nan_to_num()) + score[..., None]
     assert_best(found, dense.flatten(1))
+
+
+@torch.no_grad()
+def test_scores_may_lie_any_distance_apart():
+    head = make(150, in_features=16, n_clusters=75, gamma=0.2).to(DEVICE)
+    words, word_hidden, log_cluster = answer(head, torch.randn(1, 4, 16, device=DEVICE))
+    apart = torch.full((1, 4, 7), -50.0, device=DEVICE)
+    apart[..., 0] = torch.tensor([0.0, -0.1, 0.1, 0.2])
+    same = torch.zeros(4, device=DEVICE)
+    same[1:] = -50
+    for score in (apart[..., 0], same[:1].expand(1, 4)):
+        expected = words.extend(word_hidden, log_cluster, score.contiguous(), 40)
+        torch.testing.assert_close(words.extend(word_hidden, log_cluster, score, 40), expected)
+
+
+@torch.no_grad()
+def test_clusters_with_fewer_words_than_are_wanted_set_no_bar(monkeypatch):
+    monkeypatch.setattr(search_gpu, "CHEAP", 0)
+    head = make(64, in_features=16, partition=Partition(torch.arange(64) % 32, 32), gamma=0.25).to(DEVICE)
+    assert head.partition.capacity == 2
+    hidden = 3 * torch.randn(2, 16, device=DEVICE)
+    words, word_hidden, log_cluster = answer(head, hidden)
+    for k in (8, 9, 20):
+        assert_best(words.topk(word_hidden, log_cluster, k), head.log_prob(hidden))
 
 
 @torch.no_grad()

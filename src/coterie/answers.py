@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie import sampling, search
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.partition import Partition
-from coterie.replay import Work, replayed
+from coterie.replay import Work, plain, replayed
 from coterie.words import Words, on_gpu
 
 MOST_REPLAYED = 1 << 23  # logits of a search that is worth a recording: launching more takes less long than computing
@@ -139,13 +139,13 @@ class Answers(nn.Module):
         """What `work` answers to hidden vectors (..., D), which soon is replayed where the host takes longest."""
         projection, place = self.projection, self.partition
         rows = hidden.numel() // self.in_features
+        few = hidden.is_cuda and 0 < rows * self.n_classes <= MOST_REPLAYED
         # Whatever else somebody made of the parameters may read what is not listed here.
-        plain = type(projection) in (nn.Linear, type(None)) and "parametrizations" not in self._modules
-        if not (hidden.is_cuda and plain and 0 < rows * self.n_classes <= MOST_REPLAYED):
+        if not few or not plain(projection) or "parametrizations" in self._modules:
             return work(hidden, *others)
+        linear = (None, None) if projection is None else (projection.weight, projection.bias)
         reads = (
-            self.weight, self.bias, self.cluster_weight, self.cluster_bias,
-            None if projection is None else projection.weight,
+            self.weight, self.bias, self.cluster_weight, self.cluster_bias, *linear,
             place.words, place.offsets, place.cluster_of,
         )  # fmt: skip
         return replayed(self, (question, self.activation), reads, work, hidden, *others)

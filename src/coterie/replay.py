@@ -9,20 +9,24 @@ threads are at work.
 import sys
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as modules
 
 OFTEN = 50  # questions before one is recorded: a recording takes as long as the launches of some hundred
 MOST = 16  # recordings of a layer
 # Threads of these have no use for a GPU's random numbers.
-HARMLESS = ("tqdm", "rich", "tensorboard", "ipykernel", "torch._inductor")
+HARMLESS = ("tqdm.", "rich.", "tensorboard.", "ipykernel.", "torch._inductor.")
 
 Answer = tuple[Tensor, ...]
 Work = Callable[..., Answer]
 
-_replays: "WeakKeyDictionary[nn.Module, Replay]" = WeakKeyDictionary()
+# Each stream has its own: two would write to the same memory at the same time.
+_replays: "WeakKeyDictionary[nn.Module, dict[tuple[int, int], Replay]]" = WeakKeyDictionary()
 
 
 def replayed(
@@ -39,14 +43,28 @@ def replayed(
     # An autocast may hold rounded copies of parameters, which are gone after it.
     if torch.is_autocast_enabled("cuda"):
         return work(*given)
-    replay = _replays.get(layer)
-    if replay is None:
-        replay = _replays[layer] = Replay(record)
-    # Two streams would write to the same memory at the same time: each has its own recordings.
-    stream = torch.cuda.current_stream(first.device).cuda_stream
-    key = question, stream, torch.get_float32_matmul_precision(), *((part.shape, part.dtype) for part in given)
-    where = tuple(-1 if part is None else part.data_ptr() for part in reads)
+    where = tuple(None if part is None else (part.data_ptr(), part.dtype, part.stride()) for part in reads)
+    if any(place is not None and not place[0] for place in where):
+        return work(*given)  # tensors made of others, as when they are spread over several devices
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    key = question, precision, *((part.shape, part.dtype) for part in given)
+    at = first.get_device(), torch.cuda.current_stream(first.device).cuda_stream
+    replays = _replays.setdefault(layer, {})
+    if (replay := replays.get(at)) is None:
+        replay = replays[at] = Replay(Recorder(first.device))
     return replay.answer(key, where, work, given)
+
+
+def plain(module: nn.Module | None) -> bool:
+    """Whether a linear map is nothing but that: whatever somebody hung on to it would be left out of a replay."""
+    return module is None or not (
+        type(module) is not nn.Linear
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or "forward" in module.__dict__
+        or modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+    )
 
 
 class Replay:
@@ -55,11 +73,11 @@ class Replay:
     def __init__(self, record: Callable[[Work, Answer], Work | None]) -> None:
         self.record = record
         self.lock = threading.Lock()
-        self.where: tuple[int, ...] = ()
+        self.where: Hashable = ()
         self.met: dict[Hashable, int] = {}
         self.recordings: dict[Hashable, Work | None] = {}  # None: it could not be recorded
 
-    def answer(self, key: Hashable, where: tuple[int, ...], work: Work, given: Answer) -> Answer:
+    def answer(self, key: Hashable, where: Hashable, work: Work, given: Answer) -> Answer:
         """`key`: what is asked, in which shapes; `where`: the memory that is read."""
         with self.lock:  # from what is written to a recording's memory until its answer is copied
             if where != self.where:
@@ -73,42 +91,56 @@ class Replay:
 
 
 def alone() -> bool:
-    """Whether no other thread can draw random numbers meanwhile: on the GPU of a recording it would get an error.
-
-    The workers of a pool that wait for something to do will wait on: only this thread could give it to them.
-    """
-    at = sys._current_frames()
-    for thread in threading.enumerate():
-        if thread is threading.current_thread():
-            continue
+    """Whether no other thread can draw random numbers meanwhile: on the GPU of a recording it might get an error."""
+    harmless = {threading.current_thread()}
+    with suppress(KeyError, AttributeError):  # those that wait for something to compile
+        pool = sys.modules["torch._inductor.async_compile"].AsyncCompile.pool
+        if pool.cache_info().currsize:
+            harmless |= pool()._threads
+    for thread in set(threading.enumerate()) - harmless:
         made_by = type(thread) if type(thread) is not threading.Thread else getattr(thread, "_target", None)
-        module = f"{getattr(made_by, '__module__', '')}."
-        frame = at.get(thread.ident or 0)
-        waits = frame is not None and frame.f_globals.get("__name__") == "concurrent.futures.thread"
-        if not waits and not module.startswith(tuple(f"{name}." for name in HARMLESS)):
+        if not f"{getattr(made_by, '__module__', '')}.".startswith(HARMLESS):
             return False
     return True
 
 
-def record(work: Work, given: Answer) -> Work | None:
-    """The work as a CUDA graph on tensors like those given; None where that fails."""
-    device = given[0].device
-    graph = torch.cuda.CUDAGraph()
-    try:
-        # Tensors of an inference mode could not be written to outside of one.
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device):
-            inputs = tuple(torch.empty_like(part).copy_(part) for part in given)
-            # Other threads may call CUDA meanwhile.
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
-                outputs = work(*inputs)
-    except RuntimeError:
-        torch.cuda.synchronize(device)
-        return None
+class Recorder:
+    """Makes CUDA graphs that are never replayed at the same time: one stream records them, and they share memory."""
 
-    def replay(*given: Tensor) -> Answer:
-        for mine, part in zip(inputs, given, strict=True):
-            mine.copy_(part)
-        graph.replay()
-        return tuple(part.clone() for part in outputs)
+    possible = True  # in this process: whatever made one fail may have left more behind
 
-    return replay
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.side: torch.cuda.Stream | None = None
+        self.memory: Any = None
+
+    def __call__(self, work: Work, given: Answer) -> Work | None:
+        """The work as a graph on tensors like those given; None where that fails."""
+        if not Recorder.possible:
+            return None
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Tensors of an inference mode could not be written to outside of one.
+            with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
+                inputs = tuple(torch.empty_like(part).copy_(part) for part in given)
+                self.side = self.side or torch.cuda.Stream(self.device)
+                self.memory = self.memory or torch.cuda.graph_pool_handle()
+                # Not `torch.cuda.graph`, which waits for all that the device has to do, and empties its memory.
+                with torch.cuda.stream(self.side):
+                    # Other threads may call CUDA meanwhile.
+                    graph.capture_begin(self.memory, capture_error_mode="thread_local")
+                    try:
+                        outputs = work(*inputs)
+                    finally:
+                        graph.capture_end()
+        except RuntimeError:
+            Recorder.possible = False
+            return None
+
+        def replay(*given: Tensor) -> Answer:
+            for mine, part in zip(inputs, given, strict=True):
+                mine.copy_(part)
+            graph.replay()
+            return tuple(part.clone() for part in outputs)
+
+        return replay

@@ -60,6 +60,7 @@ def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: 
     `hidden` (T · B, D), `log_cluster` (T · B, C), on a GPU its logits will do, `score` (T, B): log P of each
     hypothesis, -inf: there is none.
     """
+    score = score.to(torch.promote_types(score.dtype, torch.float32))
     if (gpu := on_gpu(words, hidden)) and (found := gpu.extend(hidden, log_cluster, score, k)):
         return found
     if hidden.is_cuda or torch.compiler.is_compiling():

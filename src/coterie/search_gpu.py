@@ -76,7 +76,8 @@ class GpuWords:
         """
         if not self._few(k) or hidden.shape[0] * self.partition.n_words > MOST_FOUND:
             return None
-        return self._best(hidden, cluster_logits, k, None, score.flatten(), score.shape[1])
+        values, words = self._best(hidden, cluster_logits, k, None, score.flatten().contiguous(), score.shape[1])
+        return values.to(score.dtype), words
 
     def _few(self, k: int) -> bool:
         """Whether k clusters have fewer words than there are."""
@@ -87,18 +88,22 @@ class GpuWords:
         if not self._few(max(k, FIRST)):
             found = self.log_prob(hidden, self.shares(cluster_logits)).topk(k, 1)
             return found.values, found.indices
-        if self.weight.nbytes <= CHEAP or hidden.shape[0] > FEW_ROWS:
+        few = hidden.shape[0] <= FEW_ROWS and k <= FIRST * self.partition.capacity
+        if self.weight.nbytes <= CHEAP or not few:
             return self._best(hidden, cluster_logits, k, None, None, 1)
         log_cluster = self.shares(cluster_logits)
         return self._best(hidden, log_cluster, k, self._bar(hidden, log_cluster, k), None, 1)
 
     def _bar(self, hidden: Tensor, log_cluster: Tensor, k: int) -> Tensor:
-        """What the k-th best word of each row's most probable clusters has: (T,); -inf where they have fewer."""
+        """What the k-th best word of each row's most probable clusters has: (T,); -inf where they have fewer.
+
+        k is no more than they could have.
+        """
         lowest, clusters = log_cluster.topk(FIRST, 1)
         lowest = lowest[:, -1].contiguous()
         logits = self._logits(hidden, log_cluster, lowest)
         values, _ = self._members(logits, log_cluster, clusters, lowest, None, 1)
-        return values.topk(min(k, values.shape[1]), 1).values[:, -1].contiguous()
+        return values.topk(k, 1).values[:, -1].contiguous()
 
     def _best(
         self, hidden: Tensor, cluster_logits: Tensor, k: int, bar: Tensor | None, score: Tensor | None,

@@ -54,15 +54,17 @@ def logits_in_order(
     (n_rows, width), n_words = hidden.shape, weight.shape[0]
     out = torch.empty(n_rows, n_words, dtype=torch.float32, device=hidden.device)
     if n_rows:
-        tile = MANY if n_rows > FEW_ROWS else max(16, power_of_two(n_rows))
-        block = MANY if n_rows > FEW_ROWS else WORDS
+        # Tiles of float32 that large do not fit into the memory of every GPU.
+        many = n_rows > FEW_ROWS and hidden.dtype != torch.float32
+        tile = MANY if many else max(16, power_of_two(min(n_rows, FEW_ROWS)))
+        block = MANY if many else WORDS
         row_tiles = n_tiles(n_rows, tile)
         with torch.cuda.device_of(hidden):
             _logits_in_order[(row_tiles * n_tiles(n_words, block),)](
                 hidden, hidden.stride(0), weight, weight.stride(0), bias, words, cluster_of, log_cluster,
                 log_cluster.stride(0), bar, out, n_rows, n_words, row_tiles,
                 D=width, BLOCK_T=tile, BLOCK_W=block, BLOCK_D=COLUMNS,
-                num_warps=8 if block == MANY else 4, num_stages=3 if block == MANY else 4,
+                num_warps=8 if many else 4, num_stages=3 if many else 4,
             )  # fmt: skip
     return out
 

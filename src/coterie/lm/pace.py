@@ -1,5 +1,6 @@
 """Perplexity against the time spent on training: which head is the first to get somewhere."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def draw(paces: list[Pace], path: Path) -> None:
         axis.set_major_locator(ticker.LogLocator(subs=ticks))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_locator(ticker.NullLocator())
-    if reached := [found.perplexity[-1] for found in paces if found.perplexity]:
+    if reached := [last for found in paces for last in found.perplexity[-1:] if math.isfinite(last)]:
         axes.set_ylim(top=3 * min(reached))
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("perplexity on the development text")
