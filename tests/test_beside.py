@@ -80,3 +80,25 @@ def test_a_recorded_step_is_the_step(projection, rounded):
             result.fill_(torch.nan)
         graph.replay()
         torch.testing.assert_close(recorded, plain, rtol=1e-2, atol=1e-5)
+
+
+@on_gpu
+def test_the_layer_alone_can_be_recorded():
+    torch.manual_seed(0)
+    head = SelfOrganizedSoftmax(64, 5_000, device="cuda")
+    hidden, target = torch.randn(100, 64, device="cuda"), torch.randint(0, 5_000, (100,), device="cuda")
+
+    def step():
+        head.zero_grad()
+        own = hidden.clone().requires_grad_()
+        output, loss = head(own, target)
+        loss.backward()
+        return [output.detach().clone(), loss.detach().clone(), own.grad, *(p.grad.clone() for p in head.parameters())]
+
+    plain = step()
+    torch.cuda.make_graphed_callables(head, (hidden.clone().requires_grad_(), target.clone()))
+    assert all(torch.equal(*pair) for pair in zip(step(), plain, strict=True))
+    target.random_(5_000)
+    recorded = step()
+    assert not torch.equal(recorded[0], plain[0])
+    torch.testing.assert_close(recorded[1], -head.eval()(hidden, target).output.mean())
