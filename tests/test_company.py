@@ -56,7 +56,7 @@ def test_typical_words_are_frequent_and_expected():
     found = company.typicality(head, head.counts)
     for word in (0, 17, 49):
         mean = head.statistic.mean(torch.tensor([word]))
-        expected = (mean @ head.cluster_weight.T + head.cluster_bias).softmax(1)[0, head.partition.cluster_of[word]]
+        expected = head.cluster_log_prob(mean).exp()[0, head.partition.cluster_of[word]]
         assert found[word].item() == pytest.approx(head.counts[word].item() * expected.item(), rel=1e-4)
     assert float(found[59]) == 0
 

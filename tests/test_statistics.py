@@ -148,7 +148,7 @@ def test_scores_are_the_mean_log_probabilities(statistic):
 
 def test_table_is_in_bits_and_covers_empty_clusters():
     weight, hidden = torch.randn(5, 3), torch.randn(2, 3)
-    sample = Table(V, 5).sample(hidden, weight, None)
+    sample = Table(V, 5).sample(hidden, lambda: (weight, None))
     assert torch.allclose(sample.exp2().sum(1), torch.ones(2), atol=1e-5)
 
 

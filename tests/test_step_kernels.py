@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 pytest.importorskip("triton")
 
-from coterie import grouping, measures
+from coterie import answers, grouping, measures
 from coterie.faults import Faults
 from coterie.kernels import grouping as grouping_kernel
 from coterie.kernels import statistic, summary
@@ -274,7 +274,9 @@ class Launches(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def test_a_step_is_kernels_and_products(monkeypatch):
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_step_is_kernels_and_products(monkeypatch, folded):
+    monkeypatch.setattr(answers.Answers, "_many", lambda *_: folded)
     layer = make(90, in_features=24, backend="triton").to(DEVICE)
     layer.step()
     monkeypatch.setattr(layer.faults, "look", lambda: None)  # on a CPU it looks at once
@@ -293,5 +295,8 @@ def test_a_step_is_kernels_and_products(monkeypatch):
         loss = layer(hidden.requires_grad_(), target).loss
     with Launches() as backward:
         torch.autograd.grad(loss, [hidden, *layer.parameters()])
-    assert forward.names == ["mm", "addmm"]
-    assert backward.names == ["ones_like", "mul", "mm", "mm", "mm", "mm"]
+    # Of the projection, then of the clusters; folded, one projection is of the clusters, and two gradients meet.
+    assert forward.names == ["mm"] * (1 + folded) + ["addmm"]
+    assert sorted(backward.names) == sorted(
+        ["ones_like", "mul"] + ["mm"] * (6 if folded else 4) + (["add", "cat"] if folded else [])
+    )

@@ -120,6 +120,37 @@ class Answers(nn.Module):
         both: Tensor = self.projection(hidden)
         return both if self.activation is None else ACTIVATIONS[self.activation](both)
 
+    def _levels(self, hidden: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What each level sees of h (T, D), as `two_level` takes it, and the cluster vectors (C, D) to hold it against.
+
+        A linear map of many tokens is a map of the few cluster vectors just as well: h_c · U_c = h · (U_c W_c).
+        """
+        projection = self.projection
+        if projection is None:
+            return hidden, None, self.cluster_weight
+        linear = self.activation is None and plain(projection) and projection.bias is None
+        if not (linear and self._many(hidden)):
+            return self._project(hidden), None, self.cluster_weight
+        to_cluster, to_word = projection.weight.chunk(2)
+        return hidden, F.linear(hidden, to_word), self.cluster_weight @ to_cluster
+
+    def _many(self, hidden: Tensor) -> bool:
+        """Whether there are so many tokens that it pays to map the clusters instead: on a CPU."""
+        return hidden.shape[0] >= 2 * self.n_clusters and not hidden.is_cuda
+
+    @torch.no_grad()
+    def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:
+        """The cluster vectors (C, D) and biases (C,) as they are held against what is remembered of h."""
+        if self.projection is None or self.activation is not None:
+            return self.cluster_weight, self.cluster_bias
+        # Asked of the map itself: somebody may have put another linear map in its place.
+        rows = torch.eye(self.in_features + 1, self.in_features, device=self.weight.device, dtype=self.weight.dtype)
+        to_cluster = self.projection(rows)[:, : self.in_features].to(torch.promote_types(rows.dtype, torch.float32))
+        origin = to_cluster[-1]  # a row of zeros: where nothing goes
+        weight = self.cluster_weight.to(origin.dtype)
+        bias = weight @ origin + (0 if self.cluster_bias is None else self.cluster_bias)
+        return weight @ (to_cluster[:-1] - origin).T, bias
+
     def _answer(self, hidden: Tensor, shares: bool = True) -> tuple[Words, Tensor, Tensor]:
         """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C).
 
@@ -127,7 +158,7 @@ class Answers(nn.Module):
         """
         self._check_hidden(hidden)
         both = self._project(hidden.reshape(-1, self.in_features))
-        cluster_hidden, word_hidden = split(both, self.in_features)
+        cluster_hidden, word_hidden = split(both, None, self.in_features)
         words = Words(self.weight, self.bias, self.partition)
         if gpu := on_gpu(words, cluster_hidden):
             logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)

@@ -57,10 +57,11 @@ def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
     counts = counts.to(head.weight.device).double()
     if head.statistic is None:
         return counts
+    clusters = head._cluster_vectors()
     words = torch.arange(head.n_classes, device=counts.device)
     expected = torch.zeros_like(counts)
     for part in words.split(max(1, BLOCK_SCORES // head.n_clusters)):
-        log_prob = head.statistic.logits(part, head.cluster_weight, head.cluster_bias).log_softmax(1)
+        log_prob = head.statistic.logits(part, *clusters).log_softmax(1)
         own = log_prob.gather(1, head.partition.cluster_of[part, None]).squeeze(1)
         expected[part] = own.double().exp()
     return counts * torch.where(head.statistic.seen, expected, 0.0)

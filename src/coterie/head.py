@@ -75,7 +75,7 @@ class SelfOrganizedSoftmax(Answers):
             or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
         reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
         reorganize_until: the update after which words stay where they are; None: they never settle.
-        statistic: what is remembered of a word: the mean of h_c, V × D, or the paper's table, V × C.
+        statistic: what is remembered of a word: the mean of h, V × D, or the paper's table, V × C.
         smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
         score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
             words that the cluster predicts.
@@ -195,18 +195,20 @@ class SelfOrganizedSoftmax(Answers):
             word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
         if not (self.training and hidden.is_cuda):
             self.faults.look()  # step() does it else: even asking without waiting takes the host time
-        both = self._project(hidden.reshape(-1, self.in_features))  # (T, 2D) or (T, D)
+        hidden = hidden.reshape(-1, self.in_features)  # (T, D)
+        seen, word_hidden, cluster_weight = self._levels(hidden)
         join()
         log_p = ways.two_level(
-            both, self.cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
-        )
+            seen, word_hidden, cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
+        )  # fmt: skip
         n_used = grouping.starts[-1]
         sums, tally = self.meter.row(), self.faults.tally
         if again := in_backward():  # as `torch.utils.checkpoint` does
             sums, tally = sums.clone(), tally.clone()
         output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, sums, tally)
         if self.training and self.statistic is not None and not again:
-            self._remember(self.statistic, ways, both, word, grouping, sound)
+            own = hidden if self.activation is None else split(seen, None, self.in_features)[0]
+            self._remember(self.statistic, ways, own, word, grouping, sound)
         output = output.reshape(shape)
         if not self.label_smoothing and self.reduction == "mean":
             return HeadOutput(output, loss)
@@ -261,11 +263,10 @@ class SelfOrganizedSoftmax(Answers):
 
     @torch.no_grad()
     def _remember(
-        self, statistic: Statistic, ways: Ways, both: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
+        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
     ) -> None:
-        """Tells the statistic of a batch: `both` (T, 2D) or (T, D), `word` (T,), `sound` ()."""
-        cluster_hidden, _ = split(both, self.in_features)
-        sample = statistic.sample(cluster_hidden, self.cluster_weight, self.cluster_bias)
+        """Tells the statistic of a batch: `hidden` (T, D), `word` (T,), `sound` ()."""
+        sample = statistic.sample(hidden.detach(), self._cluster_vectors)
         if self.counting:
             self.counts.index_add_(0, word.clamp(min=0), ((word >= 0) & sound).to(torch.int64))
         ways.remember(statistic, sample, word, grouping, self.counts, sound)
@@ -275,8 +276,10 @@ class SelfOrganizedSoftmax(Answers):
     def _scores(self, statistic: Statistic) -> Callable[[Tensor], Tensor]:
         """words (B,) → how well each cluster suits them (B, C)."""
 
+        vectors, biases = self._cluster_vectors()
+
         def logits(words: Tensor) -> Tensor:
-            return statistic.logits(words, self.cluster_weight, self.cluster_bias)
+            return statistic.logits(words, vectors, biases)
 
         if self.score == "paper":
             return logits

@@ -43,8 +43,8 @@ class Statistic(ExactBuffers):
         """(V,) whether anything is remembered of the word."""
         return self.weight > 0
 
-    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
-        """What the tokens tell: (T, D) → (T, K)."""
+    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
+        """What the tokens tell: (T, D) → (T, K). `clusters`: vectors (C, D) and biases (C,) to hold them against."""
         raise NotImplementedError
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
@@ -101,25 +101,28 @@ class Table(Statistic):
     ) -> None:
         super().__init__(n_words, n_clusters, smoothing, device)
 
-    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
+    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
         # Over all clusters, the empty ones too: they may be offered words again.
-        return cluster_logits(cluster_hidden, cluster_weight, cluster_bias).log_softmax(-1) / math.log(2)
+        weight, bias = clusters()
+        bias = None if bias is None else bias.to(hidden.dtype)
+        return cluster_logits(hidden, weight.to(hidden.dtype), bias).log_softmax(-1) / math.log(2)
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         return self.mean(words) * math.log(2)
 
 
 class MeanHidden(Statistic):
-    """The mean of h_c, V × D, read against today's cluster vectors.
+    """The mean of h, V × D, read against today's cluster vectors and what today maps h to them; of h_c, where the way
+    there is not linear.
 
     log P(c|h) = h_c · U_c + b_c - log Z(h), and Z is the same for all clusters: how they compare for a word follows
-    from the mean of h_c alone.
+    from the mean of h_c alone, and that from the mean of h.
     """
 
     NAME = "mean_hidden"
 
-    def sample(self, cluster_hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
-        return cluster_hidden
+    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
+        return hidden
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
         means, vectors = self.mean(words), cluster_weight.float().T

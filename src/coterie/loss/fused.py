@@ -25,6 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def two_level(
     hidden: Tensor,
+    word_hidden: Tensor | None,
     cluster_weight: Tensor,
     cluster_bias: Tensor | None,
     weight: Tensor,
@@ -33,15 +34,16 @@ def two_level(
     partition: Partition,
     grouping: Grouping,
 ) -> LogProbs:
-    """As `reference.two_level`; products in the dtype of `hidden`, or in autocast's, sums in float32."""
+    """As `reference.two_level`; products in the dtype of the hidden vectors, or in autocast's, sums in float32."""
     hidden = in_autocast(hidden)
+    word_hidden = None if word_hidden is None else in_autocast(word_hidden)
     if hidden.dtype not in DTYPES:
         raise TypeError(
-            f"the Triton kernels compute in float32, bfloat16 or float16; got {hidden.dtype}: convert the layer or "
-            'build it with backend="torch"'
+            f"the Triton kernels compute in float32, bfloat16 or float16; got {hidden.dtype}: convert the layer "
+            'or build it with backend="torch"'
         )
     cluster, word, mean_cluster, mean_word, *_ = _two_level(
-        hidden, cluster_weight, cluster_bias, weight, bias, target, *grouping,
+        hidden, word_hidden, cluster_weight, cluster_bias, weight, bias, target, *grouping,
         partition.cluster_of, partition.words, partition.offsets, partition.capacity,
     )  # fmt: skip
     return LogProbs(cluster, word, mean_cluster, mean_word)
@@ -49,6 +51,7 @@ def two_level(
 
 def _forward(
     hidden: Tensor,
+    word_hidden: Tensor | None,
     cluster_weight: Tensor,
     cluster_bias: Tensor | None,
     weight: Tensor,
@@ -67,7 +70,7 @@ def _forward(
     if hidden.shape[0] == 0:
         return results
     log_probs, (cluster_logits, logits, log_totals) = results[:4], results[4:]
-    cluster_hidden, word_hidden = split(products.dense_rows(hidden), weight.shape[1])
+    cluster_hidden, word_hidden = _dense(hidden, word_hidden, weight.shape[1])
     columns = cluster_weight.to(hidden.dtype).T
     shift = None if cluster_bias is None else cluster_bias.to(hidden.dtype)
     with torch.cuda.device_of(hidden):
@@ -83,6 +86,12 @@ def _forward(
             cluster_logits, logits, order, place, target.contiguous(), cluster_of, offsets, *log_probs, log_totals
         )
     return results
+
+
+def _dense(hidden: Tensor, word_hidden: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
+    """What each level sees, every row one stretch of memory."""
+    word_hidden = None if word_hidden is None else products.dense_rows(word_hidden)
+    return split(products.dense_rows(hidden), word_hidden, width)
 
 
 def _empty_results(
@@ -110,6 +119,7 @@ def _backward(
     logits: Tensor,
     log_totals: Tensor,
     hidden: Tensor,
+    word_hidden: Tensor | None,
     cluster_weight: Tensor,
     cluster_bias: Tensor | None,
     weight: Tensor,
@@ -121,16 +131,18 @@ def _backward(
     cluster_of: Tensor,
     words: Tensor,
     offsets: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of hidden, cluster_weight, cluster_bias, weight and bias (empty where there is no bias)."""
-    results = _empty_gradients(hidden, cluster_weight, cluster_bias, weight, bias)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of hidden, word_hidden, cluster_weight, cluster_bias, weight and bias; empty where there is none."""
+    results = _empty_gradients(hidden, word_hidden, cluster_weight, cluster_bias, weight, bias)
     if hidden.shape[0] == 0:
         for gradient in results:
             gradient.zero_()
         return results
-    grad_hidden, grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = results
-    cluster_hidden, word_hidden = split(products.dense_rows(hidden), weight.shape[1])
-    grad_cluster_hidden, grad_word_hidden = split(grad_hidden, weight.shape[1])
+    grad_hidden, grad_word_hidden, grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = results
+    grad_cluster_hidden, grad_word_hidden = split(
+        grad_hidden, None if word_hidden is None else grad_word_hidden, weight.shape[1]
+    )
+    cluster_hidden, word_hidden = _dense(hidden, word_hidden, weight.shape[1])
     grad_cluster_logits = torch.empty_like(cluster_logits)
     grad_logits = torch.empty_like(logits, dtype=hidden.dtype)
     index = (order, starts, words, offsets)
@@ -162,11 +174,17 @@ def _backward(
 
 
 def _empty_gradients(
-    hidden: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    hidden: Tensor,
+    word_hidden: Tensor | None,
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Contiguous, whatever the tensors themselves are."""
     return (
         hidden.new_empty(hidden.shape),
+        hidden.new_empty(0 if word_hidden is None else word_hidden.shape),
         cluster_weight.new_empty(cluster_weight.shape),
         cluster_weight.new_empty(0) if cluster_bias is None else cluster_bias.new_empty(cluster_bias.shape),
         weight.new_empty(weight.shape),
@@ -174,8 +192,8 @@ def _empty_gradients(
     )
 
 
-def _backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty_gradients(*inputs[7:12])  # hidden, cluster_weight, cluster_bias, weight and bias
+def _backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(*inputs[7:13])  # both hidden, cluster_weight, cluster_bias, weight and bias
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -188,7 +206,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _differentiate(gradients: Callable[..., Any], ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     results = gradients(*grads[:4], *ctx.saved_tensors)
     # Only a tensor that was given has a gradient, and the index tensors have none.
-    given = [gradient if needed else None for gradient, needed in zip(results, ctx.needs_input_grad[:5], strict=True)]
+    given = [gradient if needed else None for gradient, needed in zip(results, ctx.needs_input_grad[:6], strict=True)]
     return *given, *(None,) * 8
 
 

@@ -23,6 +23,7 @@ Computed = tuple[Tensor, Tensor, Tensor]  # gradients of hidden (T, D), weight (
 
 def two_level(
     hidden: Tensor,
+    word_hidden: Tensor | None,
     cluster_weight: Tensor,
     cluster_bias: Tensor | None,
     weight: Tensor,
@@ -32,7 +33,7 @@ def two_level(
     grouping: Grouping,
 ) -> LogProbs:
     """As `reference.two_level`."""
-    cluster_hidden, word_hidden = split(in_autocast(hidden), weight.shape[1])
+    cluster_hidden, word_hidden = map(in_autocast, split(hidden, word_hidden, weight.shape[1]))
     index = (*grouping, partition.words, partition.offsets)
     if torch.compiler.is_compiling():
         word, mean_word = _operator(word_hidden, weight, bias, *index)

@@ -35,8 +35,11 @@ def refuse_second_derivatives() -> None:
         raise RuntimeError('second derivatives (create_graph=True) need backend="reference"')
 
 
-def split(hidden: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """h_c and h_w, each (T, D), from both side by side (T, 2D), or from the one vector (T, D) that serves as both."""
+def split(hidden: Tensor, word_hidden: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
+    """What each level sees, (T, D) both: `hidden` (T, D) and `word_hidden` (T, D), or, without the second, both side by
+    side (T, 2D), or one vector (T, D) for both."""
+    if word_hidden is not None:
+        return hidden, word_hidden
     if hidden.shape[1] == width:
         return hidden, hidden
     # Not two slices: the gradient of each would be as large as `hidden`, nearly all zeros, and the two be added.

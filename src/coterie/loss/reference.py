@@ -13,6 +13,7 @@ from coterie.partition import Partition
 
 def two_level(
     hidden: Tensor,
+    word_hidden: Tensor | None,
     cluster_weight: Tensor,
     cluster_bias: Tensor | None,
     weight: Tensor,
@@ -23,11 +24,12 @@ def two_level(
 ) -> LogProbs:
     """log P(c|h) and log P(w|c, h) of every target.
 
-    `hidden` (T, 2D): h_c and h_w side by side, or (T, D): one vector for both. `cluster_weight` (C, D),
-    `cluster_bias` (C,), `weight` (V, D), `bias` (V,); `target` (T,), -1 for a token to leave out.
+    What each level sees: `hidden` (T, D) and `word_hidden` (T, D), or without the second both side by side (T, 2D), or
+    one vector (T, D) for both. `cluster_weight` (C, D), `cluster_bias` (C,), `weight` (V, D), `bias` (V,); `target`
+    (T,), -1 for a token to leave out.
     """
-    cluster_hidden, word_hidden = split(hidden, weight.shape[1])
-    logits = word_hidden @ weight.to(hidden.dtype).T  # (T, V)
+    cluster_hidden, word_hidden = split(hidden, word_hidden, weight.shape[1])
+    logits = word_hidden @ weight.to(word_hidden.dtype).T  # (T, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if bias is not None:
         logits = logits + bias

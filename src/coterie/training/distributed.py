@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from coterie.backend import Ways
 from coterie.grouping import Grouping, group
 from coterie.head import SelfOrganizedSoftmax
-from coterie.loss.levels import split
 from coterie.measures import Reorganization
 from coterie.statistics import Statistic
 
@@ -108,8 +107,8 @@ class SharedHead:
     """A self-organized head in one of several processes: each remembers the tokens of all.
 
     A running mean depends on the order of its samples, so means kept apart and merged later would not be those of one
-    process. The tokens' h_c, T × D a step, are little beside the gradients that are exchanged anyway. Given all of
-    them in the same order, every process computes the same memory, the same counts and the same clusters.
+    process. The tokens' hidden vectors, T × D a step, are little beside the gradients that are exchanged anyway. Given
+    all of them in the same order, every process computes the same memory, the same counts and the same clusters.
     """
 
     def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
@@ -126,11 +125,10 @@ class SharedHead:
         return moved
 
     def _remember(
-        self, statistic: Statistic, ways: Ways, both: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
+        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
     ) -> None:
-        """In place of the head's own: `both` (T, 2D) or (T, D), `word` (T,), `sound` (); T is the same everywhere."""
-        cluster_hidden, _ = split(both.detach(), self.head.in_features)
-        everyones = _gathered(cluster_hidden, self.world)
+        """In place of the head's own: `hidden` (T, D), `word` (T,), `sound` (); T is the same everywhere."""
+        everyones = _gathered(hidden.detach(), self.world)
         words = _gathered(word, self.world)
         all_sound = sound.float()
         dist.all_reduce(all_sound, dist.ReduceOp.MIN)
