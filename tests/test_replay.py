@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from coterie import replay
 from coterie.replay import MOST, OFTEN, Replay
@@ -116,25 +115,6 @@ def test_a_compilers_threads_do_not_count(there):
     compilers.submit(lambda: None).result()
     there(compilers._threads)
     assert replay.alone()
-
-
-def test_a_linear_map_is_plain_until_somebody_touches_it():
-    assert replay.plain(None)
-    assert not replay.plain(nn.Identity())
-    touched = {
-        "hook": lambda linear: linear.register_forward_hook(lambda *_: None),
-        "hook before": lambda linear: linear.register_forward_pre_hook(lambda *_: None),
-        "forward": lambda linear: setattr(linear, "forward", linear.forward),
-        "parametrization": lambda linear: parametrize.register_parametrization(linear, "weight", nn.Identity()),
-    }
-    for name, touch in touched.items():
-        linear = nn.Linear(2, 2)
-        assert replay.plain(linear)
-        touch(linear)
-        assert not replay.plain(linear), name
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not replay.plain(nn.Linear(2, 2))
-    handle.remove()
 
 
 def test_a_cpu_records_nothing(monkeypatch):

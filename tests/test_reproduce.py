@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+from coterie.lm import pace
 from coterie.lm.experiments import EXPERIMENTS
 from coterie.lm.reproduce import reproduce
 from coterie.lm.train import LanguageTask
@@ -167,3 +168,10 @@ def test_a_text_in_three_files(tmp_path):
         ValueError, match=r"one file each for train, valid and test.*found wiki.test.tokens, wiki.train"
     ):
         reproduce(str(folder), tmp_path / "other", ["full"], [0], experiment=EXPERIMENTS["wikitext2"], **settings)
+
+
+@pytest.mark.parametrize("last", [[math.nan, math.inf], [math.nan, 200.0]])
+def test_runs_that_came_to_nothing_are_drawn_too(tmp_path, last):
+    pytest.importorskip("matplotlib")
+    pace.draw([pace.Pace("run", [1.0, 2.0], [300.0, perplexity]) for perplexity in last], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").exists()

@@ -8,10 +8,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 pytest.importorskip("triton")
 
-from coterie import answers, grouping, measures
+from coterie import grouping, measures
 from coterie.faults import Faults
 from coterie.kernels import grouping as grouping_kernel
 from coterie.kernels import statistic, summary
+from coterie.projection import Projected
 from coterie.statistics import MeanHidden
 from tests.kernels import (
     DEVICE,
@@ -276,7 +277,7 @@ class Launches(TorchDispatchMode):
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_a_step_is_kernels_and_products(monkeypatch, folded):
-    monkeypatch.setattr(answers.Answers, "_many", lambda *_: folded)
+    monkeypatch.setattr(Projected, "_many", lambda *_: folded)
     layer = make(90, in_features=24, backend="triton").to(DEVICE)
     layer.step()
     monkeypatch.setattr(layer.faults, "look", lambda: None)  # on a CPU it looks at once

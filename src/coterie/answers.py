@@ -4,7 +4,7 @@ Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 import torch
 import torch.nn.functional as F
@@ -13,27 +13,20 @@ from torch import Tensor, nn
 from coterie import sampling, search
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.partition import Partition
-from coterie.replay import Work, plain, replayed
+from coterie.projection import Projected, plain
+from coterie.replay import Work, replayed
 from coterie.words import Words, on_gpu
 
 MOST_REPLAYED = 1 << 23  # logits of a search that is worth a recording: launching more takes less long than computing
 COLDEST = torch.finfo(torch.float32).tiny  # below it a temperature is nothing: only the best word is left
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
 
-class Answers(nn.Module):
+class Answers(Projected):
     """The layer's answers; it is never trained by itself."""
 
-    in_features: int
     n_classes: int
-    n_clusters: int
     partition: Partition
-    projection: nn.Linear | None
-    activation: str | None
-    weight: nn.Parameter  # (V, D)
     bias: nn.Parameter | None  # (V,)
-    cluster_weight: nn.Parameter  # (C, D)
-    cluster_bias: nn.Parameter | None  # (C,)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """log P(w|h) of every class: (..., D) → (..., V)."""
@@ -112,44 +105,6 @@ class Answers(nn.Module):
         return drawn.reshape(hidden.shape[:-1])
 
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _project(self, hidden: Tensor) -> Tensor:
-        """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
-        if self.projection is None:
-            return hidden
-        both: Tensor = self.projection(hidden)
-        return both if self.activation is None else ACTIVATIONS[self.activation](both)
-
-    def _levels(self, hidden: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What each level sees of h (T, D), as `two_level` takes it, and the cluster vectors (C, D) to hold it against.
-
-        A linear map of many tokens is a map of the few cluster vectors just as well: h_c · U_c = h · (U_c W_c).
-        """
-        projection = self.projection
-        if projection is None:
-            return hidden, None, self.cluster_weight
-        linear = self.activation is None and plain(projection) and projection.bias is None
-        if not (linear and self._many(hidden)):
-            return self._project(hidden), None, self.cluster_weight
-        to_cluster, to_word = projection.weight.chunk(2)
-        return hidden, F.linear(hidden, to_word), self.cluster_weight @ to_cluster
-
-    def _many(self, hidden: Tensor) -> bool:
-        """Whether there are so many tokens that it pays to map the clusters instead: on a CPU."""
-        return hidden.shape[0] >= 2 * self.n_clusters and not hidden.is_cuda
-
-    @torch.no_grad()
-    def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:
-        """The cluster vectors (C, D) and biases (C,) as they are held against what is remembered of h."""
-        if self.projection is None or self.activation is not None:
-            return self.cluster_weight, self.cluster_bias
-        # Asked of the map itself: somebody may have put another linear map in its place.
-        rows = torch.eye(self.in_features + 1, self.in_features, device=self.weight.device, dtype=self.weight.dtype)
-        to_cluster = self.projection(rows)[:, : self.in_features].to(torch.promote_types(rows.dtype, torch.float32))
-        origin = to_cluster[-1]  # a row of zeros: where nothing goes
-        weight = self.cluster_weight.to(origin.dtype)
-        bias = weight @ origin + (0 if self.cluster_bias is None else self.cluster_bias)
-        return weight @ (to_cluster[:-1] - origin).T, bias
 
     def _answer(self, hidden: Tensor, shares: bool = True) -> tuple[Words, Tensor, Tensor]:
         """What search needs: the word level, h_w (T, D) and log P(c|h) (T, C).

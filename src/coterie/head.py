@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from coterie.answers import ACTIVATIONS, Answers
+from coterie.answers import Answers
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
 from coterie.checkpoint import why_unfit
@@ -22,6 +22,7 @@ from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
+from coterie.projection import ACTIVATIONS
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
 Reduction = Literal["mean", "sum", "none"]

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as modules
 
 OFTEN = 50  # questions before one is recorded: a recording takes as long as the launches of some hundred
 MOST = 16  # recordings of a layer
@@ -53,18 +52,6 @@ def replayed(
     if (replay := replays.get(at)) is None:
         replay = replays[at] = Replay(Recorder(first.device))
     return replay.answer(key, where, work, given)
-
-
-def plain(module: nn.Module | None) -> bool:
-    """Whether a linear map is nothing but that: whatever somebody hung on to it would be left out of a replay."""
-    return module is None or not (
-        type(module) is not nn.Linear
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or "forward" in module.__dict__
-        or modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
-    )
 
 
 class Replay:

@@ -15,6 +15,7 @@ from coterie.grouping import Grouping
 from coterie.loss.levels import cluster_logits
 
 Smoothing = Literal["mean", "paper"]
+Clusters = Callable[[], tuple[Tensor, Tensor | None]]  # gives vectors (C, D) and biases (C,), if anybody asks
 
 
 class Statistic(ExactBuffers):
@@ -43,7 +44,7 @@ class Statistic(ExactBuffers):
         """(V,) whether anything is remembered of the word."""
         return self.weight > 0
 
-    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
+    def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
         """What the tokens tell: (T, D) → (T, K). `clusters`: vectors (C, D) and biases (C,) to hold them against."""
         raise NotImplementedError
 
@@ -101,7 +102,7 @@ class Table(Statistic):
     ) -> None:
         super().__init__(n_words, n_clusters, smoothing, device)
 
-    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
+    def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
         # Over all clusters, the empty ones too: they may be offered words again.
         weight, bias = clusters()
         bias = None if bias is None else bias.to(hidden.dtype)
@@ -121,7 +122,7 @@ class MeanHidden(Statistic):
 
     NAME = "mean_hidden"
 
-    def sample(self, hidden: Tensor, clusters: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
+    def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
         return hidden
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:

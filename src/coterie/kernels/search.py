@@ -3,7 +3,8 @@
 Every kernel is one launch and none waits for the host, which takes longer to ask than most of them to answer. A
 cluster's logits fit into the registers of one program: a cluster is read once and its softmax never leaves.
 
-Shapes: T rows, D width, V words, C clusters, S most words in a cluster, W clusters opened in each row.
+Shapes: T rows, D width, V words, C clusters, S most words in a cluster; Q questions of B rows, P pairs of a row and a
+cluster that each asks for.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
@@ -136,15 +137,23 @@ def _few_warps(block: int) -> int:
 
 
 @triton.jit
-def _shares(logits, row_stride, offsets, out, n_clusters, BLOCK_C: tl.constexpr):
-    """One program per row."""
-    row = tl.program_id(0).to(tl.int64)
+def _clusters(logits, offsets, n_clusters, BLOCK_C: tl.constexpr):
+    """The logits of a row's clusters, -inf where they have no words, (BLOCK_C,), and log Z."""
     c = tl.arange(0, BLOCK_C)
     inside = c < n_clusters
     filled = tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
-    x = tl.load(logits + row * row_stride + c, mask=filled, other=-float("inf")).to(tl.float32)
-    log_total = _log_total(logits + row * row_stride, offsets, n_clusters, BLOCK_C)
-    tl.store(out + row * n_clusters + c, x - log_total, mask=inside)
+    x = tl.load(logits + c, mask=filled, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, 0)
+    return x, top + tl.log(tl.sum(tl.exp(x - top), 0))
+
+
+@triton.jit
+def _shares(logits, row_stride, offsets, out, n_clusters, BLOCK_C: tl.constexpr):
+    """One program per row."""
+    row = tl.program_id(0).to(tl.int64)
+    x, log_total = _clusters(logits + row * row_stride, offsets, n_clusters, BLOCK_C)
+    c = tl.arange(0, BLOCK_C)
+    tl.store(out + row * n_clusters + c, x - log_total, mask=c < n_clusters)
 
 
 @triton.jit
@@ -179,17 +188,6 @@ def _logits_in_order(
 
 
 @triton.jit
-def _log_total(logits, offsets, n_clusters, BLOCK_C: tl.constexpr):
-    """log Z of the clusters of a row."""
-    c = tl.arange(0, BLOCK_C)
-    inside = c < n_clusters
-    filled = tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
-    x = tl.load(logits + c, mask=filled, other=-float("inf")).to(tl.float32)
-    top = tl.max(x, 0)
-    return top + tl.log(tl.sum(tl.exp(x - top), 0))
-
-
-@triton.jit
 def _in_cluster(
     logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words,
     BLOCK_S: tl.constexpr,
@@ -215,7 +213,10 @@ def _in_cluster(
 @triton.jit
 def _norm(cluster_logits, bar, offsets, n_clusters, BLOCK_C: tl.constexpr):
     """log Z of a row's clusters; with a bar, nothing: they stay exactly what was held against it before."""
-    log_total = _log_total(cluster_logits, offsets, n_clusters, BLOCK_C) if bar is None else 0.0
+    if bar is None:
+        _x, log_total = _clusters(cluster_logits, offsets, n_clusters, BLOCK_C)
+    else:
+        log_total = 0.0
     return log_total
 
 
@@ -268,14 +269,9 @@ def _normalize(
     """One program per row and cluster."""
     row = (tl.program_id(0) // n_clusters).to(tl.int64)
     cluster = tl.program_id(0) % n_clusters
-    offset = tl.load(offsets + cluster)
-    size = tl.load(offsets + cluster + 1) - offset
-    if size == 0:
-        return
     j = tl.arange(0, BLOCK_S)
-    x = tl.load(logits + row * n_words + offset + j, mask=j < size, other=-float("inf"))
+    log_p, share, offset, size = _in_cluster(
+        logits, log_cluster, cluster_stride, None, None, offsets, 0.0, row, cluster, j, n_words, BLOCK_S
+    )
     word = tl.load(words + offset + j, mask=j < size, other=0)
-    top = tl.max(x, 0)
-    total = tl.sum(tl.exp(x - top), 0)
-    share = tl.load(log_cluster + row * cluster_stride + cluster).to(tl.float32)
-    tl.store(out + row * n_words + word, x - top - tl.log(total) + share, mask=j < size)
+    tl.store(out + row * n_words + word, log_p + share, mask=j < size)

@@ -174,13 +174,9 @@ def _backward(
 
 
 def _empty_gradients(
-    hidden: Tensor,
-    word_hidden: Tensor | None,
-    cluster_weight: Tensor,
-    cluster_bias: Tensor | None,
-    weight: Tensor,
+    hidden: Tensor, word_hidden: Tensor | None, cluster_weight: Tensor, cluster_bias: Tensor | None, weight: Tensor,
     bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Contiguous, whatever the tensors themselves are."""
     return (
         hidden.new_empty(hidden.shape),

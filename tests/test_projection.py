@@ -3,14 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
-from coterie.answers import Answers
+from coterie.projection import Projected, plain
 from tests.layers import WIDTH, make
 
 
 def taught(folded, monkeypatch, touch=lambda head: None, **options):
     """A layer after one batch, its loss and its gradients."""
-    monkeypatch.setattr(Answers, "_many", lambda *_: folded)
+    monkeypatch.setattr(Projected, "_many", lambda *_: folded)
     torch.manual_seed(1)
     head = make(**options).double()
     touch(head)
@@ -59,3 +60,22 @@ def test_what_is_remembered_is_held_against_the_map_as_it_is(touch, monkeypatch)
     expected = head.cluster_log_prob(hidden)
     found = (hidden @ weight.T + bias).log_softmax(1)
     torch.testing.assert_close(found, expected)
+
+
+def test_a_linear_map_is_plain_until_somebody_touches_it():
+    assert plain(None)
+    assert not plain(nn.Identity())
+    touched = {
+        "hook": lambda linear: linear.register_forward_hook(lambda *_: None),
+        "hook before": lambda linear: linear.register_forward_pre_hook(lambda *_: None),
+        "forward": lambda linear: setattr(linear, "forward", linear.forward),
+        "parametrization": lambda linear: parametrize.register_parametrization(linear, "weight", nn.Identity()),
+    }
+    for name, touch in touched.items():
+        linear = nn.Linear(2, 2)
+        assert plain(linear)
+        touch(linear)
+        assert not plain(linear), name
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not plain(nn.Linear(2, 2))
+    handle.remove()

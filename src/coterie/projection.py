@@ -1,0 +1,76 @@
+"""How a hidden vector becomes what each level sees, and what the cluster vectors are to it.
+
+Shapes: T tokens, D width, C clusters.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
+
+
+class Projected(nn.Module):
+    """A layer of two levels that each see a hidden vector in their own way."""
+
+    in_features: int
+    n_clusters: int
+    projection: nn.Linear | None
+    activation: str | None
+    weight: nn.Parameter  # (V, D)
+    cluster_weight: nn.Parameter  # (C, D)
+    cluster_bias: nn.Parameter | None  # (C,)
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
+        if self.projection is None:
+            return hidden
+        both: Tensor = self.projection(hidden)
+        return both if self.activation is None else ACTIVATIONS[self.activation](both)
+
+    def _levels(self, hidden: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What each level sees of h (T, D), as `two_level` takes it, and the cluster vectors (C, D) to hold it against.
+
+        A linear map of many tokens is a map of the few cluster vectors just as well: h_c · U_c = h · (U_c W_c).
+        """
+        projection = self.projection
+        if projection is None:
+            return hidden, None, self.cluster_weight
+        linear = self.activation is None and plain(projection) and projection.bias is None
+        if not (linear and self._many(hidden)):
+            return self._project(hidden), None, self.cluster_weight
+        to_cluster, to_word = projection.weight.chunk(2)
+        return hidden, F.linear(hidden, to_word), self.cluster_weight @ to_cluster
+
+    def _many(self, hidden: Tensor) -> bool:
+        """Whether there are so many tokens that it pays to map the clusters instead: on a CPU."""
+        return hidden.shape[0] >= 2 * self.n_clusters and not hidden.is_cuda
+
+    @torch.no_grad()
+    def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:
+        """The cluster vectors (C, D) and biases (C,) as they are held against what is remembered of h."""
+        if self.projection is None or self.activation is not None:
+            return self.cluster_weight, self.cluster_bias
+        # Asked of the map itself: somebody may have put another linear map in its place.
+        rows = torch.eye(self.in_features + 1, self.in_features, device=self.weight.device, dtype=self.weight.dtype)
+        to_cluster = self.projection(rows)[:, : self.in_features].to(torch.promote_types(rows.dtype, torch.float32))
+        origin = to_cluster[-1]  # a row of zeros: where nothing goes
+        weight = self.cluster_weight.to(origin.dtype)
+        bias = weight @ origin + (0 if self.cluster_bias is None else self.cluster_bias)
+        return weight @ (to_cluster[:-1] - origin).T, bias
+
+
+def plain(module: nn.Module | None) -> bool:
+    """Whether a linear map is nothing but its weight and bias, or none at all: whatever somebody hung on to it would be
+    left out where it is not called."""
+    return module is None or not (
+        type(module) is not nn.Linear
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or "forward" in module.__dict__
+        or modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+    )
