@@ -17,7 +17,7 @@ from coterie import SelfOrganizedSoftmax
 from coterie.lm.corpus import Corpus
 from coterie.lm.train import LanguageTask, train
 from coterie.training import checkpoint
-from coterie.training.distributed import SharedHead, World, check_same
+from coterie.training.distributed import SharedHead, World, check_same, leave
 from coterie.training.logs import read_journal
 from tests.corpora import SMALL, small, tiny_corpus
 
@@ -41,11 +41,12 @@ def in_two_processes(work, *arguments):
 def _enter(rank, work, store, *arguments):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    world = World(rank, 2, rank)
     try:
-        work(World(rank, 2, rank), *arguments)
+        work(world, *arguments)
         dist.barrier()
     finally:
-        dist.destroy_process_group()
+        leave(world)
 
 
 def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
