@@ -1,5 +1,7 @@
 """What each level sees: tokens mapped to the clusters, or the clusters mapped to where the tokens are."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -34,8 +36,49 @@ def test_mapping_the_clusters_is_mapping_the_tokens(monkeypatch, backend, statis
 def test_many_tokens_map_the_clusters(monkeypatch):
     head = make()
     rows = torch.randn(2 * head.n_clusters, WIDTH)
-    assert head._levels(rows)[0] is rows
+    assert head._levels(rows)[0].shape == rows.shape
     assert head._levels(rows[1:])[0].shape == (len(rows) - 1, 2 * WIDTH)
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "projection.weight", "cluster_weight", "weight"])
+def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen):
+    torch.manual_seed(1)
+    head = make().double()
+    hidden = torch.randn(60, WIDTH, dtype=torch.float64, requires_grad=True)
+    target, given = torch.randint(0, 53, (60,)), {"hidden": hidden, **dict(head.named_parameters())}
+    head(hidden, target).loss.backward()
+    expected = {name: tensor.grad for name, tensor in given.items()}
+    for tensor in given.values():
+        tensor.grad = None
+    given[frozen].requires_grad_(False)
+    head(hidden, target).loss.backward()
+    expected[frozen] = None
+    assert given[frozen].grad is None
+    torch.testing.assert_close({name: tensor.grad for name, tensor in given.items()}, expected)
+
+
+def test_second_derivatives_are_those_of_the_reference_or_refused():
+    target = torch.randint(0, 53, (60,))
+    for backend, expectation in (
+        ("reference", nullcontext()),
+        ("torch", pytest.raises(RuntimeError, match='need backend="reference"')),
+    ):
+        head = make(backend=backend)
+        hidden = torch.randn(60, WIDTH, requires_grad=True)
+        with expectation:
+            (grad,) = torch.autograd.grad(head(hidden, target).loss, hidden, create_graph=True)
+            (second,) = torch.autograd.grad(grad.square().sum(), head.projection.weight)
+            assert second.abs().sum() > 0
+
+
+def test_in_an_autocast_clusters_are_mapped_in_its_dtype():
+    head, hidden = make(), torch.randn(60, WIDTH, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, word_hidden, vectors = head._levels(hidden)
+        loss = head(hidden, torch.randint(0, 53, (60,))).loss
+    assert word_hidden.dtype == vectors.dtype == torch.bfloat16
+    loss.backward()
+    assert hidden.grad.dtype == head.projection.weight.grad.dtype == torch.float32
 
 
 TOUCHES = {

@@ -23,7 +23,12 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 def asked(times, *, key="question", where=(1,), made=None):
     """What a replay is asked that many times answers, and how often it recorded."""
     recorded = []
-    made = made or Replay(lambda work, given: recorded.append(given) or (lambda *given: ("recording", *given)))
+
+    def record(work, given):
+        recorded.append(given)
+        return lambda *given: ("recording", *given)
+
+    made = made or Replay(lambda: record)
     answers = [made.answer(key, where, lambda *given: ("work", *given), (number,)) for number in range(times)]
     return made, answers, recorded
 
@@ -50,6 +55,17 @@ def test_other_memory_forgets_all_recordings(by_itself):
     assert len(recorded) == 2
 
 
+def test_other_memory_takes_another_recorder(by_itself):
+    recorders = []
+    made = Replay(lambda: recorders.append(1) or (lambda work, given: lambda *given: len(recorders)))
+    asked(OFTEN, made=made)
+    at_first = len(recorders)
+    asked(OFTEN, key="other", made=made)
+    assert len(recorders) == at_first  # recordings of the same memory share what they need
+    asked(OFTEN, where=(2,), made=made)
+    assert len(recorders) == at_first + 1
+
+
 def test_no_more_is_recorded_than_there_is_room_for(by_itself):
     made, _, _ = asked(0)
     for key in range(MOST + 2):
@@ -60,7 +76,7 @@ def test_no_more_is_recorded_than_there_is_room_for(by_itself):
 
 
 def test_what_cannot_be_recorded_is_done_as_it_is(by_itself):
-    made = Replay(lambda work, given: None)
+    made = Replay(lambda: lambda work, given: None)
     assert asked(OFTEN + 2, made=made)[1][-1] == ("work", OFTEN + 1)
 
 

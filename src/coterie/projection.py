@@ -4,13 +4,19 @@ Shapes: T tokens, D width, C clusters.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
+from coterie.backend import Backend
+from coterie.loss.levels import refuse_second_derivatives
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
+
+LARGE = 2**23  # numbers of a batch of hidden vectors
 
 
 class Projected(nn.Module):
@@ -18,6 +24,7 @@ class Projected(nn.Module):
 
     in_features: int
     n_clusters: int
+    backend: Backend
     projection: nn.Linear | None
     activation: str | None
     weight: nn.Parameter  # (V, D)
@@ -42,12 +49,19 @@ class Projected(nn.Module):
         linear = self.activation is None and plain(projection) and projection.bias is None
         if not (linear and self._many(hidden)):
             return self._project(hidden), None, self.cluster_weight
-        to_cluster, to_word = projection.weight.chunk(2)
-        return hidden, F.linear(hidden, to_word), self.cluster_weight @ to_cluster
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled(hidden.device.type):
+            return fold(hidden, projection.weight, self.cluster_weight)
+        levels: tuple[Tensor, Tensor, Tensor] = _Folded.apply(  # type: ignore[no-untyped-call]
+            hidden, projection.weight, self.cluster_weight
+        )
+        return levels
 
     def _many(self, hidden: Tensor) -> bool:
-        """Whether there are so many tokens that it pays to map the clusters instead: on a CPU."""
-        return hidden.shape[0] >= 2 * self.n_clusters and not hidden.is_cuda
+        """Whether there are so many tokens that it pays to map the clusters instead."""
+        if self.backend == "reference":
+            return False
+        # On a GPU four small products and their launches take as long as the large one of a few thousand tokens.
+        return hidden.numel() >= LARGE if hidden.is_cuda else hidden.shape[0] >= 2 * self.n_clusters
 
     @torch.no_grad()
     def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:
@@ -61,6 +75,39 @@ class Projected(nn.Module):
         weight = self.cluster_weight.to(origin.dtype)
         bias = weight @ origin + (0 if self.cluster_bias is None else self.cluster_bias)
         return weight @ (to_cluster[:-1] - origin).T, bias
+
+
+def fold(hidden: Tensor, weight: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h (T, D), both maps (2D, D), U_c (C, D) → what each level sees, (T, D) both, and U_c W_c (C, D)."""
+    to_cluster, to_word = weight.chunk(2)
+    return hidden, F.linear(hidden, to_word), cluster_weight @ to_cluster
+
+
+class _Folded(torch.autograd.Function):
+    """`fold`, whose gradients are sums and halves of one tensor: products write them there, and nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(hidden, weight, cluster_weight)
+        return fold(hidden, weight, cluster_weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        refuse_second_derivatives()
+        hidden, weight, cluster_weight = ctx.saved_tensors
+        grad_hidden, grad_word_hidden, grad_vectors = grads
+        to_cluster, to_word = weight.chunk(2)
+        of_hidden = of_weight = of_clusters = None
+        if ctx.needs_input_grad[0]:
+            of_hidden = torch.addmm(grad_hidden, grad_word_hidden, to_word)
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.empty_like(weight)
+            to_cluster_grad, to_word_grad = of_weight.chunk(2)
+            torch.mm(cluster_weight.T, grad_vectors, out=to_cluster_grad)
+            torch.mm(grad_word_hidden.T, hidden, out=to_word_grad)
+        if ctx.needs_input_grad[2]:
+            of_clusters = grad_vectors @ to_cluster.T
+        return of_hidden, of_weight, of_clusters
 
 
 def plain(module: nn.Module | None) -> bool:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ HARMLESS = ("tqdm.", "rich.", "tensorboard.", "ipykernel.", "torch._inductor.")
 
 Answer = tuple[Tensor, ...]
 Work = Callable[..., Answer]
+Record = Callable[[Work, Answer], Work | None]
 
 # Each stream has its own: two would write to the same memory at the same time.
 _replays: "WeakKeyDictionary[nn.Module, dict[tuple[int, int], Replay]]" = WeakKeyDictionary()
@@ -50,15 +52,16 @@ def replayed(
     at = first.get_device(), torch.cuda.current_stream(first.device).cuda_stream
     replays = _replays.setdefault(layer, {})
     if (replay := replays.get(at)) is None:
-        replay = replays[at] = Replay(Recorder(first.device))
+        replay = replays[at] = Replay(partial(Recorder, first.device))
     return replay.answer(key, where, work, given)
 
 
 class Replay:
-    """The recordings of one layer; `record` makes one from work and what it is given, and keeps neither."""
+    """The recordings of one layer; `recorder` gives what makes one of work and what it is given, and keeps neither."""
 
-    def __init__(self, record: Callable[[Work, Answer], Work | None]) -> None:
-        self.record = record
+    def __init__(self, recorder: Callable[[], Record]) -> None:
+        self.recorder = recorder
+        self.record = recorder()
         self.lock = threading.Lock()
         self.where: Hashable = ()
         self.met: dict[Hashable, int] = {}
@@ -69,6 +72,8 @@ class Replay:
         with self.lock:  # from what is written to a recording's memory until its answer is copied
             if where != self.where:
                 self.where, self.met, self.recordings = where, {}, {}
+                # Its memory is given up with the last recording: one that begins in it would fail halfway.
+                self.record = self.recorder()
             if recording := self.recordings.get(key):
                 return recording(*given)
             met = self.met[key] = self.met.get(key, 0) + 1

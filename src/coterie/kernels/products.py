@@ -34,7 +34,7 @@ class Tiles(NamedTuple):
 LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=3)
-SPAN = 8  # tiles of columns that go by in one program where a cluster has few tokens
+CROWDED = 264  # programs that share the clusters with more tokens than a tile of the gradient of the word matrix has
 PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
 SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the cluster bias are cut
 BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
@@ -95,15 +95,13 @@ def grad_weight(
     """
     width, n_clusters = out.shape[1], starts.shape[0] - 1
     constants = _constants(GRAD_WEIGHT, width)
-    column_tiles = n_tiles(width, constants["BLOCK_D"])
     word_tiles = n_tiles(grad_logits.shape[1], GRAD_WEIGHT.words)
     sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_clusters, SUM_CLUSTERS)
-    # One more tile of columns, where there is a bias, is the bias.
-    _grad_weight[sum_tiles + n_clusters * word_tiles, column_tiles + (out_bias is not None)](
+    _grad_weight[(sum_tiles + CROWDED + n_clusters * word_tiles,)](
         grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), grad_cluster_logits, order, starts, words,
         offsets, out, out.stride(0), out_bias, out_cluster_bias,
-        order.shape[0], n_clusters, word_tiles, column_tiles, sum_tiles,
-        D=width, SPAN=SPAN, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants,
+        order.shape[0], n_clusters, word_tiles, n_tiles(width, constants["BLOCK_D"]), sum_tiles,
+        D=width, CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, BLOCK_C=_block_clusters(starts), **constants,
     )  # fmt: skip
 
 
@@ -213,64 +211,89 @@ def _grad_hidden(
 def _grad_weight(
     grad_logits, grad_stride, hidden, hidden_stride, grad_cluster_logits, order, starts, words, offsets,
     out, out_stride, out_bias, out_cluster_bias, n_tokens, n_clusters, word_tiles, column_tiles, sum_tiles,
-    D: tl.constexpr, SPAN: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
+    D: tl.constexpr, CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of a cluster's words and tile of columns; it walks the cluster's tokens.
-
-    Before them come programs that walk all the tokens, for the cluster bias: they take longest.
-    """
+    """First those that take longest: programs that sum all tokens for the cluster bias; then some that share the
+    clusters with many tokens, a tile of words and of columns at a time; then one per tile of words of the others."""
     program = tl.program_id(0)
     if out_cluster_bias is not None:
         if program < sum_tiles:
-            if tl.program_id(1) == 0:
-                _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, n_clusters, SUM_T, SUM_C)
+            _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, n_clusters, SUM_T, SUM_C)
             return
         program -= sum_tiles
+    if program < CROWDED:
+        tiles = word_tiles * (column_tiles + 1)
+        for first in range(0, n_clusters, BLOCK_C):
+            c = first + tl.arange(0, BLOCK_C)
+            begin = tl.load(starts + c, mask=c < n_clusters, other=0)
+            many = tl.load(starts + c + 1, mask=c < n_clusters, other=0) - begin > BLOCK_T
+            up_to = tl.cumsum(many.to(tl.int32), 0)
+            for item in range(program, tl.max(up_to, 0) * tiles, CROWDED):
+                # The clusters before the one with that number of crowded ones before it.
+                cluster = first + tl.sum((up_to <= item // tiles).to(tl.int32), 0)
+                tile = item % tiles
+                _crowded_tile(
+                    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets,
+                    out, out_stride, out_bias, cluster, tile // (column_tiles + 1) * BLOCK_W,
+                    tile % (column_tiles + 1), column_tiles, D, BLOCK_T, BLOCK_W, BLOCK_D,
+                )  # fmt: skip
+        return
+    program -= CROWDED
     cluster = program // word_tiles
-    first_word = (program % word_tiles) * BLOCK_W
+    j = (program % word_tiles) * BLOCK_W + tl.arange(0, BLOCK_W)
+    start = tl.load(starts + cluster).to(tl.int32)
+    end = tl.load(starts + cluster + 1).to(tl.int32)
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
-    if first_word >= size:
+    if (end - start > BLOCK_T) | ((program % word_tiles) * BLOCK_W >= size):
         return
+    i = start + tl.arange(0, BLOCK_T)
+    word = tl.load(words + offset + j, mask=j < size, other=0)
+    token = tl.load(order + i, mask=i < end, other=0)
+    at = grad_logits + i.to(tl.int64)[:, None] * grad_stride + j[None, :]
+    g = tl.trans(tl.load(at, mask=(i < end)[:, None], other=0.0))
+    if out_bias is not None:
+        tl.store(out_bias + word, tl.sum(g.to(tl.float32), 1), mask=j < size)
+    for column in range(0, D, BLOCK_D):
+        d = (column + tl.arange(0, BLOCK_D))[None, :]
+        h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+        acc = tl.dot(g, h, input_precision="ieee")
+        tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
+
+
+@triton.jit
+def _crowded_tile(
+    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets, out, out_stride, out_bias,
+    cluster, first_word, column_tile, column_tiles,
+    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A tile of words and a tile of columns, the one after the last being the bias; it walks the cluster's tokens."""
+    offset = tl.load(offsets + cluster)
+    size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
     start = tl.load(starts + cluster).to(tl.int32)
     end = tl.load(starts + cluster + 1).to(tl.int32)
     j = first_word + tl.arange(0, BLOCK_W)
-    word = tl.load(words + offset + j, mask=j < size, other=0)
     grad_columns = grad_logits + j[None, :]
-    if out_bias is not None:  # noqa: SIM102 (known when compiled, the next is not)
-        if tl.program_id(1) == column_tiles:
-            sums = tl.zeros((BLOCK_T, BLOCK_W), tl.float32)
+    if first_word < size:
+        word = tl.load(words + offset + j, mask=j < size, other=0)
+        if column_tile < column_tiles:
+            d = (column_tile * BLOCK_D + tl.arange(0, BLOCK_D))[None, :]
+            acc = tl.zeros((BLOCK_W, BLOCK_D), tl.float32)
             for first in range(start, end, BLOCK_T):
-                i = (first + tl.arange(0, BLOCK_T))[:, None]
-                sums += tl.load(grad_columns + i.to(tl.int64) * grad_stride, mask=i < end, other=0.0).to(tl.float32)
-            tl.store(out_bias + word, tl.sum(sums, 0), mask=j < size)
-            return
-    first_column = tl.program_id(1) * BLOCK_D
-    # In most clusters; their few gradients are read once, by the first of SPAN programs.
-    few = end - start <= BLOCK_T
-    if few & (tl.program_id(1) % SPAN != 0):
-        return
-    if few:
-        i = start + tl.arange(0, BLOCK_T)
-        token = tl.load(order + i, mask=i < end, other=0)
-        g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
-        g = tl.trans(g)
-        for column in range(first_column, tl.minimum(first_column + SPAN * BLOCK_D, D), BLOCK_D):
-            d = (column + tl.arange(0, BLOCK_D))[None, :]
-            h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
-            acc = tl.dot(g, h, input_precision="ieee")
+                i = first + tl.arange(0, BLOCK_T)
+                token = tl.load(order + i, mask=i < end, other=0)
+                g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
+                h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+                acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
             tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
-        return
-    d = (first_column + tl.arange(0, BLOCK_D))[None, :]
-    acc = tl.zeros((BLOCK_W, BLOCK_D), tl.float32)
-    for first in range(start, end, BLOCK_T):
-        i = first + tl.arange(0, BLOCK_T)
-        token = tl.load(order + i, mask=i < end, other=0)
-        g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
-        h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
-        acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
-    tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
+        else:
+            if out_bias is not None:
+                sums = tl.zeros((BLOCK_T, BLOCK_W), tl.float32)
+                for first in range(start, end, BLOCK_T):
+                    i = (first + tl.arange(0, BLOCK_T))[:, None]
+                    sums += tl.load(grad_columns + i.to(tl.int64) * grad_stride, mask=i < end, other=0.0).to(tl.float32)
+                tl.store(out_bias + word, tl.sum(sums, 0), mask=j < size)
 
 
 @triton.jit

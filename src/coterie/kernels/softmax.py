@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.kernels.products import PADDING
 from coterie.kernels.sizes import n_tiles, power_of_two
 
 ROWS = 2  # tokens one program has
@@ -29,7 +30,7 @@ def forward(
     n_tokens, n_clusters = cluster_logits.shape
     _forward[(n_tiles(n_tokens, ROWS),)](
         cluster_logits, logits, logits.stride(0), order, place, target, cluster_of, offsets,
-        log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters, logits.shape[1],
+        log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters,
         ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
     )  # fmt: skip
 
@@ -42,7 +43,7 @@ def backward(
     """Writes the gradients of both levels' logits, from those of `forward`'s four results, (T,) each; None: zero.
 
     `out_cluster` (T, C), zero for tokens left out and empty clusters; `out_word` (T, padded S), tokens in order, zero
-    beyond the cluster's words.
+    from the cluster's last word to the end of its tile, and not written beyond.
     """
     n_tokens, n_clusters = cluster_logits.shape
     grads = (grad_cluster, grad_word, grad_mean_cluster, grad_mean_word)
@@ -50,7 +51,7 @@ def backward(
         *grads, *(0 if grad is None else grad.stride(0) for grad in grads),
         cluster_logits, logits, logits.stride(0), log_totals, order, place, target, cluster_of, offsets,
         out_cluster, out_word, out_word.stride(0), n_tokens, n_clusters, logits.shape[1],
-        ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
+        TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def _take_in(x, counts, high, total, plain):
 @triton.jit
 def _forward(
     cluster_logits, logits, logits_stride, order, place, target, cluster_of, offsets,
-    log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters, capacity,
+    log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters,
     ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
@@ -127,7 +128,7 @@ def _forward(
     high = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     plain = tl.zeros((ROWS,), tl.float32)
-    for first in range(0, capacity, BLOCK_S):
+    for first in range(0, tl.max(size, 0), BLOCK_S):
         j = first + tl.arange(0, BLOCK_S)
         counts = j[None, :] < size[:, None]
         x = _load_words(rows[:, None] + j[None, :], j, size)
@@ -156,7 +157,7 @@ def _backward(
     stride_cluster, stride_word, stride_mean_cluster, stride_mean_word,
     cluster_logits, logits, logits_stride, log_totals, order, place, target, cluster_of, offsets,
     out_cluster, out_word, out_stride, n_tokens, n_clusters, capacity,
-    ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """Of a log-softmax: g at the target, g_mean / n everywhere, less (g + g_mean) times the probability."""
     i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
@@ -185,7 +186,8 @@ def _backward(
     even = g_mean / tl.maximum(size, 1)
     log_total = tl.load(log_totals + n_tokens + i, mask=used, other=0.0)
     rows = i.to(tl.int64)
-    for first in range(0, capacity, BLOCK_S):
+    # Products read whole tiles: up to the end of the last one there have to be zeros.
+    for first in range(0, (tl.max(size, 0) + TILE - 1) // TILE * TILE, BLOCK_S):
         j = first + tl.arange(0, BLOCK_S)
         counts = j[None, :] < size[:, None]
         x = _load_words(logits + rows[:, None] * logits_stride + j[None, :], j, size)
