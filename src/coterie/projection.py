@@ -99,7 +99,7 @@ class _Folded(torch.autograd.Function):
         to_cluster, to_word = weight.chunk(2)
         of_hidden = of_weight = of_clusters = None
         if ctx.needs_input_grad[0]:
-            of_hidden = torch.addmm(grad_hidden, grad_word_hidden, to_word)
+            of_hidden = grad_hidden.addmm_(grad_word_hidden, to_word)  # nobody else has it
         if ctx.needs_input_grad[1]:
             of_weight = torch.empty_like(weight)
             to_cluster_grad, to_word_grad = of_weight.chunk(2)

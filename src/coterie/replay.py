@@ -110,23 +110,18 @@ class Recorder:
         """The work as a graph on tensors like those given; None where that fails."""
         if not Recorder.possible:
             return None
-        graph = torch.cuda.CUDAGraph()
         try:
             # Tensors of an inference mode could not be written to outside of one.
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
                 inputs = tuple(torch.empty_like(part).copy_(part) for part in given)
                 self.side = self.side or torch.cuda.Stream(self.device)
                 self.memory = self.memory or torch.cuda.graph_pool_handle()
-                # Not `torch.cuda.graph`, which waits for all that the device has to do, and empties its memory.
-                with torch.cuda.stream(self.side):
-                    # Other threads may call CUDA meanwhile.
-                    graph.capture_begin(self.memory, capture_error_mode="thread_local")
-                    try:
-                        outputs = work(*inputs)
-                    finally:
-                        graph.capture_end()
+                graph, outputs = capture(work, inputs, self.side, self.memory)
         except RuntimeError:
             Recorder.possible = False
+            # PyTorch's random numbers still take themselves to be recorded; the end of another recording tells them.
+            with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
+                capture(lambda: (torch.zeros((), device=self.device),), (), torch.cuda.Stream(self.device), None)
             return None
 
         def replay(*given: Tensor) -> Answer:
@@ -136,3 +131,17 @@ class Recorder:
             return tuple(part.clone() for part in outputs)
 
         return replay
+
+
+def capture(work: Work, inputs: Answer, side: torch.cuda.Stream, memory: Any) -> tuple[torch.cuda.CUDAGraph, Answer]:
+    """The work as a graph, and what it will have written."""
+    # Not `torch.cuda.graph`, which waits for all that the device has to do, and empties its memory.
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        # Other threads may call CUDA meanwhile.
+        graph.capture_begin(memory, capture_error_mode="thread_local")
+        try:
+            outputs = work(*inputs)
+        finally:
+            graph.capture_end()
+    return graph, outputs
