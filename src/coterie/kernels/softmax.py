@@ -12,7 +12,7 @@ from coterie.kernels.products import PADDING
 from coterie.kernels.sizes import n_tiles, power_of_two
 
 ROWS = 2  # tokens one program has
-BLOCK = 512  # logits of each that are in registers at a time
+BLOCK = 256  # logits of each that are in registers at a time
 NUM_WARPS = 2
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # a maximum's start: finite, for -inf minus -inf is not a number
