@@ -3,24 +3,28 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from coterie.bench import report
+from coterie.bench import report, run
 from coterie.bench.floor import Machine
 from coterie.bench.methods import build, zipf_counts
 from coterie.bench.run import Row, Shape, problem, training_step
-from coterie.bench.timing import measure
+from coterie.bench.timing import in_turns, measure
 
 CPU = torch.device("cpu")
 
 
 def test_the_floor_is_bytes_and_operations_over_rates():
-    machine = Machine(bytes_per_second=4.3e12, operations_per_second=780e12)
-    # The shapes of an H200 in bfloat16 whose floors are known.
-    assert machine.floor_ms(131_072, 1_024, 8_192, torch.bfloat16) == pytest.approx(0.32, abs=0.005)
-    assert machine.floor_ms(1_000_000, 256, 4_096, torch.bfloat16) == pytest.approx(0.36, abs=0.005)
+    machine = Machine(bytes_per_second=4e12, operations_per_second=800e12)
+    # Worked out by hand: 3 · V · D numbers of two bytes, 3 · 2 · (T + C) · D² operations with C = 368 and 1,000.
+    assert machine.floor_ms(131_072, 1_024, 8_192, torch.bfloat16) == pytest.approx(0.20133 + 0.06732, abs=1e-5)
+    assert machine.floor_ms(1_000_000, 256, 4_096, torch.bfloat16) == pytest.approx(0.384 + 0.002505, abs=1e-5)
+    # Fewer tokens than clusters: both projections are of the tokens.
+    assert machine.floor_ms(1_000_000, 256, 10, torch.bfloat16) == pytest.approx(0.384 + 9.83e-6, abs=1e-7)
 
 
 def test_targets_follow_zipfs_law():
@@ -60,6 +64,47 @@ def test_measuring_repeats_and_orders():
 
 def a_row(method, words, step):
     return Row(method, Shape(words, 8, 8), forward=step / 3, step=step, step_low=step, step_high=step, floor=1.0)
+
+
+def test_several_take_turns():
+    calls = []
+    timings = in_turns({name: partial(calls.append, name) for name in "ab"}, CPU, seconds=0.0)
+    assert "".join(calls) == "aaaabbbb" + "aabb" * 5  # of two calls in a turn the first is not counted
+    assert [timing.repeats for timing in timings.values()] == [5, 5]
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """Which methods were timed together."""
+    seen = []
+
+    def noted(works, device, seconds):
+        seen.append(tuple(works))
+        return in_turns(works, device, 0.0)
+
+    monkeypatch.setattr(run, "in_turns", noted)
+    return seen
+
+
+MACHINE = Machine(1e10, 1e10)
+
+
+def test_methods_that_fit_together_take_turns_and_one_that_fails_is_left_out(turns, monkeypatch):
+    def broken(name, *shape):
+        return replace(build(name, *shape), **({"loss": None} if name == "adaptive" else {}))
+
+    monkeypatch.setattr(run, "build", broken)
+    found = list(run.rows([Shape(300, 8, 16)], ["coterie", "adaptive", "full"], CPU, torch.float32, MACHINE))
+    assert turns == [("coterie", "full")] * 4
+    assert [row.method for row in found] == ["coterie", "adaptive", "full"]
+    assert [row.error for row in found] == [None, "TypeError: 'NoneType' object is not callable", None]
+    assert all(min(row.step, row.forward, row.topk_1, row.topk_64) > 0 for row in found if not row.error)
+
+
+def test_methods_too_large_to_be_there_together_go_one_by_one(turns, monkeypatch):
+    monkeypatch.setattr(run, "TOGETHER", 3 * 2 * 300 * 8 * 4 - 1)
+    list(run.rows([Shape(300, 8, 16)], ["coterie", "full"], CPU, torch.float32, MACHINE, inference=False))
+    assert turns == [("coterie",), ("coterie",), ("full",), ("full",)]
 
 
 def test_exponents_are_fitted_to_the_upper_half():

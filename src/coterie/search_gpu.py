@@ -16,7 +16,7 @@ from coterie.kernels import search as kernels
 from coterie.kernels.opening import open_clusters
 from coterie.partition import Partition
 
-CHEAP = 3 << 29  # bytes of a word matrix that is always read whole
+CHEAP = 1 << 29  # bytes of a word matrix that is always read whole
 FEW_ROWS = 4  # more of them would read most of it all the same, each for itself
 MOST_FOUND = 1 << 28  # numbers that a dense search may hold at a time: a gigabyte
 FIRST = 4  # clusters opened to see where the bar is

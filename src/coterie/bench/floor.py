@@ -1,7 +1,8 @@
 """The floor: what must move and be multiplied whatever the method, at the rates this machine reaches.
 
 A step of a two-level head reads the word matrix twice and writes its gradient once, and multiplies by two square
-projections, forward and twice backward. Rates are measured in the same run: a large copy and a large product.
+projections, forward and twice backward: one is of the tokens, the other of the tokens or of the √V cluster vectors,
+whichever are fewer. Rates are measured in the same run: a large copy and a large product.
 
 Shapes: T tokens, D width, V words.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from coterie.bench.timing import measure
+from coterie.options import default_clusters
 
 
 @dataclass(frozen=True)
@@ -34,5 +36,5 @@ class Machine:
     def floor_ms(self, n_words: int, width: int, tokens: int, dtype: torch.dtype) -> float:
         """Milliseconds a step of the head cannot go below."""
         moved = 3 * n_words * width * dtype.itemsize
-        multiplied = 2 * 3 * 2 * tokens * width**2
+        multiplied = 2 * 3 * (tokens + min(tokens, default_clusters(n_words))) * width**2
         return 1e3 * (moved / self.bytes_per_second + multiplied / self.operations_per_second)

@@ -54,7 +54,8 @@ def markdown(environment: dict[str, str], machine: Machine, rows: Sequence[Row],
         "- medians; a step is forward + backward with all gradients, projections included; Zipf targets, clusters as "
         "uneven as real ones",
         "- ratio: time over ours (the CUDA graph's where there is one); floor: the word matrix read twice and its "
-        "gradient written once, and the two projections, at the measured rates",
+        "gradient written once, and two projections, one of the tokens, one of them or of the clusters, at the rates "
+        "measured",
     ]
     for shape in dict.fromkeys(row.shape for row in rows):
         lines += ["", f"## {shape}", ""]

@@ -4,15 +4,17 @@ Shapes: T tokens, D width, V words.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.bench.floor import Machine
 from coterie.bench.methods import Method, build, zipf_counts
-from coterie.bench.timing import Work, captured, measure, peak_memory
+from coterie.bench.timing import Work, captured, in_turns, peak_memory
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ GPU_SHAPES = (
     Shape(44_370, 512, 2_560), Shape(131_072, 1_024, 8_192), Shape(262_144, 1_024, 8_192),
     Shape(131_072, 4_096, 8_192), Shape(1_000_000, 256, 4_096),
 )  # fmt: skip
+TOGETHER = 4 << 30  # bytes that methods which take turns may hold
 CPU_SHAPES = (Shape(44_370, 512, 2_560), Shape(131_072, 512, 1_024))
 
 
@@ -60,26 +63,39 @@ def rows(
     seconds: float = 1.0,
     inference: bool = True,
 ) -> Iterator[Row]:
-    """Measures, shape by shape."""
+    """Measures, shape by shape; on a CPU the methods take turns, if there is room for all of them."""
     for shape in shapes:
         hidden, target = problem(shape, device, dtype)
-        for name in names:
-            floor = machine.floor_ms(shape.words, shape.width, shape.tokens, dtype)
-            row = Row(name, shape, floor=floor)
-            try:
-                method = build(name, shape.words, shape.width, device, dtype)
-                if method is None or (method.graph and device.type != "cuda"):
-                    continue
-                yield _measured(row, method, hidden, target, device, seconds, inference)
-            except torch.OutOfMemoryError:
-                yield replace(row, error="out of memory")
-            except Exception as error:  # whatever a contender does wrong must not end the comparison
-                yield replace(row, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        floor = machine.floor_ms(shape.words, shape.width, shape.tokens, dtype)
+        # Parameters, gradients, and what a head keeps beside them.
+        together = 3 * len(names) * shape.words * shape.width * dtype.itemsize <= TOGETHER
+        for group in [names] if device.type == "cpu" and together else [[name] for name in names]:
+            methods: dict[str, Method] = {}
+            found: dict[str, Row] = {}
+            for name in group:
+                make = partial(build, name, shape.words, shape.width, device, dtype)
+                row, method = _attempt(Row(name, shape, floor=floor), make)
+                if method is not None and not (method.graph and device.type != "cuda"):
+                    methods[name] = method
+                if name in methods or row.error:
+                    found[name] = row
+            yield from _measured(found, methods, hidden, target, device, seconds, inference)
+            methods.clear()
             method = None
             gc.collect()
             torch.compiler.reset()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
+
+
+def _attempt(row: Row, work: Callable[[], Any]) -> tuple[Row, Any]:
+    """What the work gives, or in the row why not: whatever a contender does wrong must not end the comparison."""
+    try:
+        return row, work()
+    except torch.OutOfMemoryError:
+        return replace(row, error="out of memory"), None
+    except Exception as error:
+        return replace(row, error=f"{type(error).__name__}: {str(error).splitlines()[0]}"), None
 
 
 def problem(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -93,27 +109,51 @@ def problem(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Ten
 
 
 def _measured(
-    row: Row, method: Method, hidden: Tensor, target: Tensor, device: torch.device, seconds: float, inference: bool
-) -> Row:
-    step: Work = training_step(method, hidden, target)
+    found: dict[str, Row],
+    methods: dict[str, Method],
+    hidden: Tensor,
+    target: Tensor,
+    device: torch.device,
+    seconds: float,
+    inference: bool,
+) -> Iterator[Row]:
+    """The rows, by name, with what each method takes."""
+    for kind in ("step", "forward", *(("topk_1", "topk_64") if inference else ())):
+        works: dict[str, Work] = {}
+        for name, method in methods.items():
+            method.module.train(not kind.startswith("topk"))
+            if found[name].error is None:
+                found[name], work = _attempt(found[name], partial(_tried, kind, method, hidden, target))
+                works |= {} if work is None else {name: work}
+        for name, timing in in_turns(works, device, seconds / (2 if kind.startswith("topk") else 1)).items():
+            found[name] = replace(found[name], **{kind: timing.ms})  # type: ignore[arg-type]
+            if kind == "step":
+                found[name] = replace(found[name], step_low=timing.low, step_high=timing.high)
+                if device.type == "cuda" and not methods[name].graph:
+                    found[name] = replace(found[name], peak_bytes=peak_memory(works[name]))
+    yield from found.values()
+
+
+def _tried(kind: str, method: Method, hidden: Tensor, target: Tensor) -> Work | None:
+    """What is timed, done once."""
+    if (work := _work(kind, method, hidden, target)) is not None:
+        work()
+    return work
+
+
+def _work(kind: str, method: Method, hidden: Tensor, target: Tensor) -> Work | None:
+    """What is timed; None: this method cannot."""
+    if kind == "step":
+        step: Work = training_step(method, hidden, target)
+        return captured(step) if method.graph else step
     if method.graph:
-        step = captured(step)
-    timing = measure(step, device, seconds)
-    row = replace(row, step=timing.ms, step_low=timing.low, step_high=timing.high)
-    if method.graph:
-        return row
-    with torch.no_grad():
-        row = replace(row, forward=measure(lambda: method.loss(hidden, target), device, seconds).ms)
-        if inference and method.topk is not None:
-            topk = method.topk
-            method.module.eval()
-            row = replace(
-                row,
-                topk_1=measure(lambda: topk(hidden[:1], 10), device, seconds / 2).ms,
-                topk_64=measure(lambda: topk(hidden[:64], 10), device, seconds / 2).ms,
-            )
-            method.module.train()
-    return replace(row, peak_bytes=peak_memory(step)) if device.type == "cuda" else row
+        return None
+    if kind == "forward":
+        return torch.no_grad()(lambda: method.loss(hidden, target))
+    if method.topk is None:
+        return None
+    rows, topk = hidden[: 1 if kind == "topk_1" else 64], method.topk
+    return torch.no_grad()(lambda: topk(rows, 10))
 
 
 def training_step(method: Method, hidden: Tensor, target: Tensor) -> Work:

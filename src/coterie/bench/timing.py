@@ -6,7 +6,7 @@ which leaves out what the host takes to launch it.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,16 +27,32 @@ class Timing:
 
 def measure(work: Work, device: torch.device, seconds: float = 1.0) -> Timing:
     """Times `work` for about as long as asked, at least five times."""
-    for _ in range(3):
+    return in_turns({"": work}, device, seconds)[""]
+
+
+def in_turns(works: Mapping[str, Work], device: torch.device, seconds: float = 1.0) -> dict[str, Timing]:
+    """Times several, each as `measure` does, in turns: whatever else the machine does meanwhile hits all of them."""
+    on_gpu = device.type == "cuda"
+    repeats: dict[str, int] = {}
+    for name, work in works.items():
+        for _ in range(3):
+            work()
+        if on_gpu:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
         work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    repeats = min(max(int(seconds / max(time.perf_counter() - start, 1e-6)), 5), 200)
-    return _summary(_on_gpu(work, repeats) if device.type == "cuda" else _on_cpu(work, repeats))
+        if on_gpu:
+            torch.cuda.synchronize()
+        repeats[name] = min(max(int(seconds / max(time.perf_counter() - start, 1e-6)), 5), 200)
+    turns = 5 if len(works) > 1 else 1
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(turns):
+        for name, work in works.items():
+            if turns > 1:
+                work()  # not counted: it finds the cache full of the others' numbers
+            calls = -(-repeats[name] // turns)
+            times[name] += _on_gpu(work, calls) if on_gpu else _on_cpu(work, calls)
+    return {name: _summary(values) for name, values in times.items()}
 
 
 def captured(work: Work) -> Work:
