@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from coterie import memory, workers
+from coterie import SelfOrganizedSoftmax, memory, workers
 from tests.layers import make
 
 CLASSES, TOKENS = 600, 40
@@ -252,3 +252,43 @@ def test_an_error_in_a_thread_is_raised(two_threads):
 
     with pytest.raises(ValueError, match="three"):
         workers.spread(work, range(8), 2)
+
+
+@pytest.fixture
+def advised(monkeypatch):
+    """What the system was advised about."""
+    calls = []
+
+    class System:
+        def __init__(self, name):
+            pass
+
+        def madvise(self, first, n_bytes, advice):
+            calls.append((first.value, n_bytes.value, advice))
+            return 0
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", System)
+    return calls
+
+
+def test_a_large_word_matrix_asks_for_large_pages_of_its_own_memory_alone(advised):
+    head = SelfOrganizedSoftmax(64, 40_000)
+    ((first, n_bytes, advice),) = advised
+    begin = head.weight.data_ptr()
+    assert advice == memory.HUGE_PAGES
+    assert first % memory.PAGE == n_bytes % memory.PAGE == 0
+    assert begin <= first < begin + memory.PAGE
+    assert begin + head.weight.nbytes - memory.PAGE < first + n_bytes <= begin + head.weight.nbytes
+
+
+def test_small_matrices_and_other_devices_are_left_alone(advised, monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 4 << 20)
+    SelfOrganizedSoftmax(8, 1000)
+    memory.in_large_pages(torch.empty(1 << 24, device="meta"))
+    assert advised == []
+
+
+def test_advice_that_is_not_taken_changes_nothing(monkeypatch):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    matrix = torch.empty(1 << 22)
+    assert memory.in_large_pages(matrix) is matrix

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from coterie import memory
 from coterie.answers import Answers
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
@@ -129,7 +130,7 @@ class SelfOrganizedSoftmax(Answers):
         self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
         self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
         self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
-        self.weight = nn.Parameter(torch.empty(n_classes, in_features, **kwargs))
+        self.weight = nn.Parameter(memory.in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
         self.reset_parameters()
 

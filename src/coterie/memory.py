@@ -1,4 +1,4 @@
-"""Memory for gradients as large as the vocabulary, used again from one step to the next.
+"""Memory as large as the vocabulary: that of gradients is used again from one step to the next, pages are large.
 
 The system hands out large pieces of memory page by page, cleared, and takes them back when they are freed: for a
 gradient that is made anew every step, this costs more than computing it. A piece is used again once no tensor lies in
@@ -6,6 +6,7 @@ it any more, and only then: a gradient that somebody still holds never changes.
 """
 
 import contextlib
+import ctypes
 import mmap
 import threading
 import weakref
@@ -20,6 +21,19 @@ LARGE = 4 << 20
 IDLE = 2
 # Pages of 2 MB: a row a page is then no longer a miss of the address cache a row.
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
+PAGE = 2 << 20
+
+
+def in_large_pages(fresh: Tensor) -> Tensor:
+    """The same tensor; where the system can, its memory, as yet untouched, will be of large pages."""
+    if HUGE_PAGES is None or fresh.device.type != "cpu" or fresh.nbytes < LARGE:
+        return fresh
+    # Advice alone: whatever comes of it, the numbers are the same. Of whole pages: others may have the rest.
+    first = -(-fresh.data_ptr() // PAGE) * PAGE
+    last = (fresh.data_ptr() + fresh.nbytes) // PAGE * PAGE
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(max(last - first, 0)), HUGE_PAGES)
+    return fresh
 
 
 class _Piece:

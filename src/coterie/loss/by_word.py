@@ -28,8 +28,8 @@ class ByWord:
 
     def __init__(self, over: "Pass", weight: Tensor) -> None:
         self._pass = over
-        self._of = over.counts * over.sizes  # (C,)
-        self._values = weight.new_empty(int(self._of.sum()))  # cluster by cluster, each (S, N)
+        self._of = (over.counts * over.sizes).to(torch.int32)  # (C,)
+        self._values = weight.new_empty(int(self._of.sum()))  # cluster by cluster, each (N, S)
         self._parts = torch.split(self._values, self._of.tolist())
 
     @staticmethod
@@ -41,27 +41,33 @@ class ByWord:
 
     def keep(self, cluster: int, logits: Tensor) -> None:
         """The gradients of one cluster's logits, (N, S)."""
-        self._parts[cluster].view(logits.shape[::-1]).copy_(logits.T)
+        self._parts[cluster].view(logits.shape).copy_(logits)
 
     def multiply(self, hidden: Tensor, scale: float, out: Tensor) -> None:
         """Writes `scale` times the gradient to `out` (V, D). `hidden` (T, D), in the grouping's order."""
         _silence()
         over, n_words = self._pass, out.shape[0]
-        position = torch.empty_like(over.words).index_copy_(0, over.words, torch.arange(n_words))
-        # Of each word: the tokens of its cluster, the first of them, and where its values begin.
-        counts = over.counts.to(torch.int32).repeat_interleave(over.sizes, output_size=n_words)
-        first = (over.counts.cumsum(0) - over.counts).to(torch.int32).repeat_interleave(over.sizes, output_size=n_words)
-        begin = counts.cumsum(0, dtype=torch.int32) - counts
-        counts, first, begin = (of_place.index_select(0, position) for of_place in (counts, first, begin))  # (V,)
+        counts, sizes = over.counts.to(torch.int32), over.sizes.to(torch.int32)  # (C,)
+        first = _before(counts)  # (C,) the first token of each cluster
+        # The value of a token and of a word of its cluster is kept at `begin` + token · size + the word's place.
+        begin = _before(self._of) - first * sizes - _before(sizes)  # (C,)
+        places = torch.arange(n_words, dtype=torch.int32)
+        clusters = torch.arange(counts.numel(), dtype=torch.int32).repeat_interleave(over.sizes, output_size=n_words)
+        place, cluster = (torch.empty_like(part).scatter_(0, over.words, part) for part in (places, clusters))  # (V,)
+        counts, first, begin, sizes = (part.index_select(0, cluster) for part in (counts, first, begin, sizes))  # (V,)
         starts = counts.new_zeros(n_words + 1)
         torch.cumsum(counts, 0, dtype=torch.int32, out=starts[1:])
-        # A value's column, and its place among those kept, lie as far from its own place as the word's first one's.
         word = torch.repeat_interleave(counts, output_size=self._values.numel())
-        own = torch.arange(word.numel(), dtype=torch.int32)
-        columns, places = ((at - starts[:-1]).index_select(0, word).add_(own) for at in (first, begin))
-        values = self._values.index_select(0, places)
+        columns = (first - starts[:-1]).index_select(0, word).add_(torch.arange(word.numel(), dtype=torch.int32))
+        kept_at = sizes.index_select(0, word).mul_(columns).add_((begin + place).index_select(0, word))
+        values = self._values.index_select(0, kept_at)
         matrix = torch.sparse_csr_tensor(starts, columns, values, (n_words, hidden.shape[0]), check_invariants=False)
         torch.addmm(out, matrix, hidden, beta=0, alpha=scale, out=out)
+
+
+def _before(parts: Tensor) -> Tensor:
+    """Of each part, the sum of those before it."""
+    return parts.cumsum(0, dtype=parts.dtype) - parts
 
 
 @cache
