@@ -19,6 +19,7 @@ TEXT = torch.multinomial(COUNTS.double(), 3000, True, generator=torch.Generator(
 MATERIAL = Material(WORDS, TEXT)
 NAMES = [name for name in HEADS if name != "full-compiled"]  # the same forward; it needs a compiler
 SAMPLED = ("importance", "nce", "cnn")
+DENSE = ("full", "full-chunked", "importance", "nce", "hsm-huffman", "differentiated", "adaptive", "cnn")
 
 
 def make(name, counts=COUNTS, **options):
@@ -41,7 +42,7 @@ def problem(*leading):
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_agree_with_one_normalised_distribution(name):
     head = make(name).eval()
-    for leading in ((), (7,), (3, 4), (2, 3, 2)):
+    for leading in ((), (7,), (3, 4), (2, 3, 2), (0,), (2, 0)):
         hidden, target = problem(*leading)
         output, loss = head(hidden, target)
         log_prob = head.log_prob(hidden)
@@ -288,7 +289,14 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("importance", {"proposal": "bigram"}, "needs the training text"),
         ("importance", {"proposal": "trigram"}, "proposal must be"),
         ("importance", {"samples": 0}, "samples must be at least 1"),
-        ("nce", {"normalizer": "none"}, "normalizer must be a number"),
+        ("importance", {"samples": 2.5}, "samples must be a whole number; got 2.5"),
+        ("nce", {"samples": True}, "samples must be a whole number; got True"),
+        ("nce", {"normalizer": float("nan")}, "normalizer must be a finite number"),
+        ("hsm-frequency", {"n_clusters": 0}, "n_clusters must be from 1 to n_classes = 50; got 0"),
+        ("hsm-similarity", {"n_clusters": 0, "vectors": torch.randn(V, 4)}, "n_clusters must be from 1"),
+        ("adaptive", {"div_value": 8}, "vectors of no width"),
+        *((name, {"ignore_index": None}, "ignore_index must be a whole number") for name in DENSE),
+        ("nce", {"normalizer": "none"}, "normalizer must be a finite number"),
         ("hsm-similarity", {}, "need vectors="),
         ("hsm-similarity", {"vectors": torch.randn(3, 4)}, "one row for each of the 50 words"),
         ("hsm-similarity", {"vectors": torch.zeros(V, 4)}, "a vector other than zero"),
@@ -303,7 +311,50 @@ def test_a_head_of_ones_own_is_given_what_it_names():
 )
 def test_mistakes_are_answered_in_one_sentence(name, options, said):
     with pytest.raises(ValueError, match=said):
-        build(name, D, V, COUNTS, **options)
+        build(
+            name,
+            D,
+            V,
+            COUNTS,
+            **({"vocabulary": WORDS} if "ignore_index" in options and name == "cnn" else {}),
+            **options,
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_are_class_numbers_one_for_each_vector(name):
+    head, (hidden, target) = make(name).eval(), problem(4, 2)
+    torch.testing.assert_close(head(hidden, target.int()), head(hidden, target))
+    for mode in (True, False):
+        head.train(mode)
+        for wrong in (target.T, target[0], target.flatten(), target.double()):
+            with pytest.raises(ValueError, match="target must be class numbers in hidden's leading shape"):
+                head(hidden, wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_answered_is_refused(name):
+    head, (hidden, _) = make(name).eval(), problem(3)
+    for k in (0, -1, V + 1):
+        with pytest.raises(ValueError, match=f"k must be from 1 to n_classes = {V}; got {k}"):
+            head.topk(hidden, k)
+        with pytest.raises(ValueError, match=f"top_k must be from 1 to n_classes = {V}; got {k}"):
+            head.sample(hidden, top_k=k)
+    for temperature in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="temperature must be zero or more"):
+            head.sample(hidden, temperature)
+    for mass in (0.0, -0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="top_p must be above 0 and at most 1"):
+            head.sample(hidden, top_p=mass)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("hsm-similarity", "cnn")])
+@pytest.mark.parametrize("classes, width", [(2, 16), (3, 16), (50, 8), (50, 3)])
+def test_small_vocabularies_and_narrow_layers_need_no_options(name, classes, width):
+    head = build(name, width, classes, torch.arange(1, classes + 1).flip(0)).eval()
+    log_prob = head.log_prob(torch.randn(5, width))
+    torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(5))
+    assert all(parameter.numel() for parameter in head.parameters())
 
 
 def test_an_older_torch_is_told_what_it_lacks(monkeypatch):

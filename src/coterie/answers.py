@@ -3,7 +3,6 @@
 Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of a cluster.
 """
 
-import math
 from collections.abc import Hashable
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie import sampling, search
 from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
+from coterie.options import check_draw, check_k
 from coterie.partition import Partition
 from coterie.projection import Projected, plain
 from coterie.replay import Work, replayed
@@ -51,7 +51,7 @@ class Answers(Projected):
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
-        self._check_k(k, "k")
+        check_k(k, self.n_classes)
         values, indices = self._replayed(
             ("topk", k), lambda rows: search.topk(*self._answer(rows, shares=False), k), hidden
         )
@@ -93,12 +93,7 @@ class Answers(Projected):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature must be zero or more; got {temperature}")
-        if top_k is not None:
-            self._check_k(top_k, "top_k")
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
+        check_draw(self.n_classes, temperature, top_k, top_p)
         if temperature < COLDEST:
             return self.predict(hidden)
         drawn = sampling.sample(*self._answer(hidden), temperature, top_k, top_p, generator)
@@ -143,7 +138,3 @@ class Answers(Projected):
             raise TypeError(
                 f"hidden is {hidden.dtype}, the layer {self.weight.dtype}: convert one of them, or use torch.autocast"
             )
-
-    def _check_k(self, k: int, name: str) -> None:
-        if not 1 <= k <= self.n_classes:
-            raise ValueError(f"{name} must be from 1 to n_classes = {self.n_classes}; got {k}")

@@ -4,13 +4,23 @@ On a CPU a look at the data costs nothing, and bad input is refused at once. On 
 the device has caught up, so the device itself counts what is wrong, treats a bad target like an ignored one (nothing
 is learned from it), and sends the tally to the host behind the other work; the next call that finds it there raises.
 
-Shapes: T tokens.
+Shapes: T tokens, D width.
 """
 
 import warnings
 
 import torch
 from torch import Tensor, nn
+
+
+def check_target(hidden: Tensor, target: Tensor) -> Tensor:
+    """The targets (...) as int64; raises if they are not class numbers, one for each of the hidden vectors (..., D)."""
+    if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
+        raise ValueError(
+            f"target must be class numbers in hidden's leading shape {tuple(hidden.shape[:-1])}; "
+            f"got {tuple(target.shape)} of {target.dtype}"
+        )
+    return target.to(torch.int64)
 
 
 class Faults(nn.Module):

@@ -16,7 +16,7 @@ from coterie.answers import Answers
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
 from coterie.checkpoint import why_unfit
-from coterie.faults import Faults
+from coterie.faults import Faults, check_target
 from coterie.grouping import Grouping
 from coterie.kernels.beside import beside
 from coterie.loss.levels import split
@@ -185,14 +185,9 @@ class SelfOrganizedSoftmax(Answers):
         Inside of a backward nothing is counted or remembered: a batch computed there is one computed again.
         """
         self._check_hidden(hidden)
-        if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
-            raise ValueError(
-                f"target must be class numbers in hidden's leading shape {tuple(hidden.shape[:-1])}; "
-                f"got {tuple(target.shape)} of {target.dtype}"
-            )
         shape = target.shape
+        target = check_target(hidden, target).reshape(-1)  # (T,)
         ways = choose(self.backend, hidden)
-        target = target.reshape(-1).to(torch.int64)  # (T,)
         with beside(hidden) as join:
             word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
         if not (self.training and hidden.is_cuda):

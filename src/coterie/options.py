@@ -1,4 +1,4 @@
-"""What the layer may be built with: every wrong number is named, with what to do about it.
+"""What a layer may be built with and asked: every wrong number is named, with what to do about it.
 
 Shapes: V words.
 """
@@ -33,15 +33,13 @@ def check_options(
         "reorganize_every": reorganize_every, "reorganize_until": reorganize_until,
     }  # fmt: skip
     for name, number in whole.items():
-        may_lack = name in ("n_clusters", "reorganize_every", "reorganize_until")
-        if not (number is None and may_lack) and (not isinstance(number, Integral) or isinstance(number, bool)):
-            raise ValueError(f"{name} must be a whole number{', or None' if may_lack else ''}; got {number!r}")
+        check_whole(name, number, may_lack=name in ("n_clusters", "reorganize_every", "reorganize_until"))
     if in_features < 1:
         raise ValueError(f"in_features must be at least 1; got {in_features}")
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2; got {n_classes}")
-    if n_clusters is not None and not 1 <= n_clusters <= n_classes:
-        raise ValueError(f"n_clusters must be from 1 to n_classes = {n_classes}; got {n_clusters}")
+    if n_clusters is not None:
+        check_clusters(n_clusters, n_classes)
     if not (gamma > 0 and math.isfinite(gamma)):
         raise ValueError(f"gamma must be above 0 (the paper's is 1.5); got {gamma}")
     if frequency_budget is not None and not frequency_budget > 0:
@@ -55,6 +53,36 @@ def check_options(
     for name, (given, allowed) in choices.items():
         if given not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {given!r}")
+
+
+def check_clusters(n_clusters: int, n_classes: int) -> int:
+    """C; raises for one that no vocabulary of V words can have."""
+    check_whole("n_clusters", n_clusters)
+    if not 1 <= n_clusters <= n_classes:
+        raise ValueError(f"n_clusters must be from 1 to n_classes = {n_classes}; got {n_clusters}")
+    return n_clusters
+
+
+def check_whole(name: str, number: Any, may_lack: bool = False) -> None:
+    """Raises for what is no whole number."""
+    if not (number is None and may_lack) and (not isinstance(number, Integral) or isinstance(number, bool)):
+        raise ValueError(f"{name} must be a whole number{', or None' if may_lack else ''}; got {number!r}")
+
+
+def check_k(k: int, n_classes: int, name: str = "k") -> None:
+    """Raises for a number of classes that there are not."""
+    if not 1 <= k <= n_classes:
+        raise ValueError(f"{name} must be from 1 to n_classes = {n_classes}; got {k}")
+
+
+def check_draw(n_classes: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raises for what cannot be drawn from."""
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be zero or more, and finite; got {temperature}")
+    if top_k is not None:
+        check_k(top_k, n_classes, "top_k")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
 
 
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:

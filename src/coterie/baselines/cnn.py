@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from coterie.baselines.dense import DenseAnswers, cross_entropy, mean_loss, precise
 from coterie.baselines.importance import SAMPLES, check_samples, sampled_log_prob
 from coterie.baselines.proposals import Kind, Proposal
+from coterie.faults import check_target
 from coterie.head import HeadOutput
+from coterie.options import check_whole
 
 PADDING, BEGIN, END = 0, 257, 258  # bytes are 1 to 256
 LONGEST = 24  # M: more bytes than that are not read
@@ -87,6 +89,7 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
                 f"widths must be from 1 to {LONGEST}, byte_width and features at least 1; got {list(widths)}, "
                 f"{byte_width} and {features}"
             )
+        check_whole("ignore_index", ignore_index)
         self.in_features, self.n_classes, self.ignore_index = in_features, n_classes, ignore_index
         self.samples = check_samples(samples, n_classes)
         self.proposal = Proposal(proposal, counts, n_classes, text)
@@ -96,6 +99,7 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target), in training an estimate, and the mean loss. `hidden` (..., D), `target` (...)."""
+        target = check_target(hidden, target)
         if not self.training:
             return cross_entropy(self._logits(hidden), target, self.ignore_index)
         rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)

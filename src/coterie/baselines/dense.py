@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.answers import COLDEST
 from coterie.head import HeadOutput
+from coterie.options import check_draw, check_k
 
 
 def precise(scores: Tensor) -> Tensor:
@@ -46,7 +47,9 @@ class DenseAnswers:
 
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
-        values, indices = self.log_prob(hidden).topk(k)
+        log_prob = self.log_prob(hidden)
+        check_k(k, log_prob.shape[-1])
+        values, indices = log_prob.topk(k)
         return values, indices
 
     def sample(
@@ -59,6 +62,7 @@ class DenseAnswers:
     ) -> Tensor:
         """One draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
         log_prob = self.log_prob(hidden)
+        check_draw(log_prob.shape[-1], temperature, top_k, top_p)
         if temperature < COLDEST:
             return log_prob.argmax(-1)
         values, words = log_prob.reshape(-1, log_prob.shape[-1]).sort(-1, descending=True)

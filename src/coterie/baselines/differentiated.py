@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from coterie.baselines.adaptive import default_cutoffs
 from coterie.baselines.dense import DenseAnswers, cross_entropy, precise
+from coterie.faults import check_target
 from coterie.head import HeadOutput
-from coterie.options import check_counts
+from coterie.options import check_counts, check_whole
 
 
 class DifferentiatedSoftmax(DenseAnswers, nn.Module):
@@ -37,13 +38,14 @@ class DifferentiatedSoftmax(DenseAnswers, nn.Module):
         widths: of each band's vectors, D together (half of D, a quarter, …; the last has as many as the one before).
         """
         super().__init__()
+        check_whole("ignore_index", ignore_index)
         self.ignore_index = ignore_index
         cutoffs = default_cutoffs(n_classes) if cutoffs is None else cutoffs
         ends = [*cutoffs, n_classes]
         if ends != sorted(set(ends)) or ends[0] < 1:
             raise ValueError(f"cutoffs must ascend from 1 to below n_classes = {n_classes}; got {list(cutoffs)}")
         if widths is None:
-            widths = [in_features >> (band + 1) for band in range(len(ends) - 1)]
+            widths = [max(1, in_features >> (band + 1)) for band in range(len(ends) - 1)]
             widths = [*widths, in_features - sum(widths)]
         if len(widths) != len(ends) or sum(widths) != in_features or min(widths) < 1:
             raise ValueError(
@@ -60,6 +62,7 @@ class DifferentiatedSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        target = check_target(hidden, target)
         used = target != self.ignore_index
         place = F.embedding(torch.where(used, target, 0), self.rank[:, None])[..., 0]
         # A rank may be the number that says "ignored"; no rank is negative.

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.baselines.dense import DenseAnswers, cross_entropy, mean_loss, precise
+from coterie.faults import check_target
 from coterie.head import HeadOutput
+from coterie.options import check_whole
 
 
 class FullSoftmax(DenseAnswers, nn.Linear):
@@ -19,11 +21,13 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         super().__init__(in_features, n_classes)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
+        check_whole("ignore_index", ignore_index)
         self.n_classes = n_classes
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        target = check_target(hidden, target)
         return cross_entropy(super().forward(hidden), target, self.ignore_index, self.label_smoothing)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -44,6 +48,7 @@ class ChunkedFullSoftmax(FullSoftmax):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        target = check_target(hidden, target)
         lost = F.linear_cross_entropy(
             hidden.reshape(-1, self.in_features), self.weight, target.reshape(-1), linear_bias=self.bias,
             ignore_index=self.ignore_index, reduction="none", options=nn.LinearCrossEntropyOptions(),

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.baselines.dense import DenseAnswers, mean_loss, precise
+from coterie.faults import check_target
 from coterie.head import HeadOutput
-from coterie.options import check_counts
+from coterie.options import check_counts, check_whole
 
 
 def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,6 +65,7 @@ class HuffmanSoftmax(DenseAnswers, nn.Module):
         super().__init__()
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2; got {n_classes}")
+        check_whole("ignore_index", ignore_index)
         self.in_features, self.n_classes, self.ignore_index = in_features, n_classes, ignore_index
         path, turn = huffman_paths(check_counts(counts, n_classes))
         self.register_buffer("path", path.to(torch.int32))
@@ -74,6 +76,7 @@ class HuffmanSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        target = check_target(hidden, target)
         rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
         used = words != self.ignore_index  # (T,)
         words = torch.where(used, words, 0)

@@ -15,7 +15,9 @@ from torch import Tensor
 from coterie.baselines.dense import mean_loss, precise
 from coterie.baselines.full import FullSoftmax
 from coterie.baselines.proposals import Kind, Proposal
+from coterie.faults import check_target
 from coterie.head import HeadOutput
+from coterie.options import check_whole
 
 SAMPLES = 8192
 
@@ -53,6 +55,7 @@ class ImportanceSampling(FullSoftmax):
         """log P(target), in training an estimate, and the mean loss. `hidden` (..., D), `target` (...)."""
         if not self.training:
             return super().forward(hidden, target)
+        target = check_target(hidden, target)
         rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
         used = words != self.ignore_index  # (T,)
         words = torch.where(used, words, 0)
@@ -73,6 +76,7 @@ def chosen_logits(hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, 
 
 def check_samples(samples: int, n_classes: int) -> int:
     """K: as many as asked for, and no more than there are words."""
+    check_whole("samples", samples)
     if samples < 1:
         raise ValueError(f"samples must be at least 1; got {samples}")
     return min(samples, n_classes)

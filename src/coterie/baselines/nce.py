@@ -19,6 +19,7 @@ from coterie.baselines.dense import mean_loss
 from coterie.baselines.full import FullSoftmax
 from coterie.baselines.importance import SAMPLES, check_samples, chosen_logits
 from coterie.baselines.proposals import Kind, Proposal
+from coterie.faults import check_target
 from coterie.head import HeadOutput
 
 
@@ -45,8 +46,10 @@ class NoiseContrastive(FullSoftmax):
         super().__init__(in_features, n_classes, ignore_index)
         self.samples = check_samples(samples, n_classes)
         self.proposal = Proposal(proposal, counts, n_classes, text)
-        if isinstance(normalizer, str) and normalizer != "learned":
-            raise ValueError(f"normalizer must be a number, None or 'learned'; got {normalizer!r}")
+        if normalizer not in (None, "learned") and not (
+            isinstance(normalizer, (int, float)) and math.isfinite(normalizer)
+        ):
+            raise ValueError(f"normalizer must be a finite number, None or 'learned'; got {normalizer!r}")
         self.start = float(normalizer) if isinstance(normalizer, (int, float)) else math.log(n_classes)
         # How far off the start was: so what is learned begins near zero, as other weights do.
         self.offset = nn.Parameter(torch.zeros(1)) if normalizer == "learned" else None
@@ -56,6 +59,7 @@ class NoiseContrastive(FullSoftmax):
         noise. `hidden` (..., D), `target` (...)."""
         if not self.training:
             return super().forward(hidden, target)
+        target = check_target(hidden, target)
         rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
         used = words != self.ignore_index  # (T,)
         words = torch.where(used, words, 0)

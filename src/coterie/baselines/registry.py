@@ -98,7 +98,8 @@ def build(
     except torch.OutOfMemoryError:
         raise
     except (TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise ValueError(f"the head {name!r} cannot be built with {options}: {error}") from error
+        why, *_ = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(f"the head {name!r} cannot be built with {options}: {why}") from error
 
 
 @register("full")

@@ -14,7 +14,7 @@ from coterie.baselines.frequency import By, frequency_bins
 from coterie.baselines.similarity import similar_words
 from coterie.baselines.word_vectors import vectors_from_file, vectors_from_text
 from coterie.head import SelfOrganizedSoftmax
-from coterie.options import check_counts, default_clusters
+from coterie.options import check_clusters, check_counts, default_clusters
 from coterie.partition import Partition
 
 Given = Partition | str | Path | None  # clusters, or the file that `Partition.save` wrote
@@ -59,7 +59,7 @@ def hsm_frequency(
     """Bins of words of like frequency, each with the same share of the text, or (`by="root"`) of its square roots."""
     found = opened(partition, vocabulary)
     if found is None:
-        found = frequency_bins(check_counts(counts, n_classes), n_clusters or default_clusters(n_classes), by)
+        found = frequency_bins(check_counts(counts, n_classes), _clusters(n_clusters, n_classes), by)
     return _fixed(in_features, n_classes, counts, found, options)
 
 
@@ -88,8 +88,13 @@ def hsm_similarity(
                 "text, as word numbers) or partition="
             )
         counted = check_counts(counts, n_classes)
-        found = similar_words(vectors, counted, n_clusters or default_clusters(n_classes), gamma)
+        found = similar_words(vectors, counted, _clusters(n_clusters, n_classes), gamma)
     return _fixed(in_features, n_classes, counts, found, {**options, "gamma": gamma})
+
+
+def _clusters(n_clusters: int | None, n_classes: int) -> int:
+    """C, √V where it is not given."""
+    return default_clusters(n_classes) if n_clusters is None else check_clusters(n_clusters, n_classes)
 
 
 def opened(partition: Given, vocabulary: Words) -> Partition | None:
