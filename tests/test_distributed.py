@@ -88,6 +88,26 @@ def _train(world, data, folder):
         train(Corpus.open(data), folder / head, settings, world=world)
 
 
+def test_what_goes_wrong_in_the_first_process_is_told_by_all(corpus, tmp_path):
+    """None is left to wait for one that is gone."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/file").touch()
+    in_two_processes(_refused, tmp_path / "store", corpus.path, tmp_path)
+
+
+def _refused(world, data, folder):
+    with pytest.raises(ValueError, match="is there and is not a run"):
+        train(Corpus.open(data), folder / "taken", small(), world=world)
+    if world.main:
+        checkpoint.sync_folder = _no_room
+    with pytest.raises((OSError, ValueError), match=r"the checkpoint .* could not be written"):
+        train(Corpus.open(data), folder / "full", small(epochs=1), world=world)
+
+
+def _no_room(folder):
+    raise OSError(28, "No space left on device")
+
+
 def test_every_process_remembers_the_tokens_of_all(tmp_path):
     in_two_processes(_remember, tmp_path / "store")
 

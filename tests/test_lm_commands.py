@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,13 @@ import torch
 from typer.testing import CliRunner
 
 from coterie.cli import app
-from coterie.lm.corpus import Corpus
+from coterie.lm.corpus import Corpus, prepare
 from coterie.lm.evaluate import evaluate
 from coterie.lm.generate import generate
+from coterie.lm.lines import standard_input
 from coterie.lm.score import score
 from coterie.lm.trained import Trained
+from coterie.measures import perplexity
 from tests.corpora import tiny_corpus, tiny_text
 
 SMALL = [
@@ -90,6 +93,55 @@ def test_generate_writes_known_words_and_repeats_itself_with_a_seed(corpus, run,
     assert greedy[0] == greedy[1]
 
 
+def test_a_prompt_goes_on_where_it_ends(tmp_path):
+    """In a text with <eos> at line ends too; an unfinished line is not ended."""
+    (tmp_path / "text.txt").write_text(tiny_text().replace("a ", "a\n"))
+    corpus = prepare([tmp_path / "text.txt"], tmp_path / "data", eos=True)
+    assert coterie("lm", "train", corpus.path, "--out", tmp_path / "run", *SMALL).exit_code == 0
+    trained, (one, two) = Trained.open(tmp_path / "run", "cpu"), corpus.words[5:7]
+    assert trained.tokens(f"{one} {two}") == [one, two]
+    assert trained.tokens(f"{one}\n{two}\n") == [one, "<eos>", two, "<eos>"]
+    with pytest.raises(ValueError, match="no word of the prompt 'zebra'"):
+        next(generate(trained, "zebra", 1))
+    scores = list(score(trained, [f"{one} {two}", f"{one} {two}\n"]))
+    assert scores[0] == scores[1]
+    assert scores[0].words == 2  # the line's end is one
+
+
+def test_eval_of_a_run_in_bfloat16_is_the_trainings(corpus, tmp_path):
+    arguments = ("lm", "train", corpus.path, "--out", tmp_path / "run", *SMALL, "--precision", "bfloat16")
+    assert coterie(*arguments).exit_code == 0
+    found = json.loads(coterie("lm", "eval", tmp_path / "run", "--json", "--device", "cpu").stdout)
+    assert json.loads((tmp_path / "run/result.json").read_text())["best"]["loss"] == found["loss"]
+
+
+def test_eval_says_how_to_name_a_text_that_has_moved(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config["corpus"]["path"] = str(tmp_path / "gone")
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    assert "say where it is with --data" in str(coterie("lm", "eval", tmp_path / "run").exception)
+
+
+def test_figures_are_json_whatever_they_are():
+    assert json.loads(json.dumps({"perplexity": perplexity(1e6)}, allow_nan=False))["perplexity"] > 1e300
+
+
+def test_lines_that_are_no_text_are_named_on_standard_input_too(run):
+    for given, said in (
+        (b"fine\n\xff\xfe\n", "standard input, line 2: byte 1 of the line is no valid UTF-8"),
+        (b"x" * (2 << 20), "standard input, line 1: it is longer than"),
+        (b"fine\nnot\0fine\n", "standard input, line 2: it holds NUL"),
+    ):
+        assert said in str(coterie("lm", "score", run, stdin=given).exception)
+
+
+def test_no_standard_input_is_told(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(ValueError, match="standard input is closed"):
+        next(standard_input())
+
+
 def test_unknown_is_never_written(run):
     trained = Trained.open(run, "cpu")
     with torch.no_grad():
@@ -122,6 +174,13 @@ def test_clusters_are_shown(corpus, run):
     assert sum(cluster["share"] for cluster in everything) == pytest.approx(1)
     assert [cluster["share"] for cluster in everything] == sorted((c["share"] for c in everything), reverse=True)
     assert len(coterie("clusters", run, "--n", "3").stdout.splitlines()) == 3
+    readable = [cluster["number"] for cluster in everything if len(cluster["words"]) > 2]
+    for n in (1, 2, len(readable) - 1, len(readable), len(readable) + 5):
+        shown = [cluster["number"] for cluster in json.loads(coterie("clusters", run, "--n", n, "--json").stdout)]
+        places = [readable.index(number) for number in shown]
+        assert len(set(places)) == min(n, len(readable))
+        assert places == sorted(places)
+        assert n < 2 or (places[0], places[-1]) == (0, len(readable) - 1)  # from the most frequent to the rarest
     word = corpus.words[4]
     company = json.loads(coterie("clusters", run, word, "--json").stdout)[0]
     own = next(cluster for cluster in everything if word in cluster["words"])
@@ -186,8 +245,29 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         (("lm", "train", "{data}", "--out", "{new}", "--head-option", "counts=3"), "counts is not for choosing"),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--head-option", "ignore_index=x"),
-            "must be a whole number; got 'x'",
+            "ignore_index is not for choosing",
         ),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--head-option", "n_clusters=x"),
+            "must be a whole number, or None; got 'x'",
+        ),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "inf"),
+            "initial_range must be a number; got inf",
+        ),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "1e39"),
+            "initial_range must be 1,000,000.0 at m",
+        ),
+        (
+            ("lm", "train", "{data}", "--out", "{new}", "--weight-decay", "inf"),
+            "weight_decay must be a number; got inf",
+        ),
+        (("lm", "train", "{data}", "--out", "{new}", "--embedding", "9" * 20), "embedding must be 1,048,576 at most"),
+        (("lm", "train", "{data}", "--out", "{new}", "--hidden", "9" * 20), "hidden must be 1,048,576 at most"),
+        (("lm", "train", "{data}", "--out", "{new}", "--layers", "9" * 20), "layers must be 100 at most"),
+        (("lm", "generate", "{run}", "--temperature", "inf"), "temperature must be zero or more, and finite; got inf"),
+        (("lm", "eval", "{run}", "--data", "{nothing}"), "is no folder"),
         (("lm", "train", "{nothing}", "--out", "{new}"), "coterie lm prepare"),
         (("lm", "eval", "{run}", "--device", "foo"), "device must be one of auto, cpu, cuda; got 'foo'"),
         (("lm", "eval", "{nothing}"), "is not a run"),

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.lm import pace
 from coterie.lm.experiments import EXPERIMENTS
+from coterie.lm.report import _plainly
 from coterie.lm.reproduce import reproduce
 from coterie.lm.train import LanguageTask
 from coterie.lm.variants import VARIANTS, chosen
@@ -104,6 +105,23 @@ def test_heads_without_clusters_are_reported_too(done):
     assert other.label == "K = 250"
     assert full.published_perplexity == 144.17
     assert len(other.seconds) == 2
+
+
+def test_words_that_are_markdown_are_shown_as_they_are():
+    assert _plainly("a|b *c* <unk> d_e") == r"a\|b \*c\* \<unk\> d\_e"
+
+
+def test_another_text_than_the_one_prepared_is_refused(tmp_path):
+    for name, seed in (("one.txt", 1), ("two.txt", 2)):
+        (tmp_path / name).write_text(tiny_text(40_000, seed))
+    arguments = (tmp_path / "out", ["full"], [0])
+    assert reproduce(str(tmp_path / "one.txt"), *arguments, min_count=1, dev_chars=9000, **TINY)
+    before = (tmp_path / "out/report.json").read_bytes()
+    for other, said in (("two.txt", r"was made from one\.txt .*, not from two\.txt"), ("no.txt", "does not exist")):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            reproduce(str(tmp_path / other), *arguments, min_count=1, dev_chars=9000, **TINY)
+    assert (tmp_path / "out/report.json").read_bytes() == before
+    assert reproduce(str(tmp_path / "one.txt"), *arguments, min_count=1, dev_chars=9000, **TINY)
 
 
 def test_the_command_prepares_the_text_itself(tmp_path):

@@ -91,6 +91,14 @@ def test_duc_is_scored_by_one_command(duc, tmp_path):
     assert shows(single, limited_recall(SUMMARIES, [[one] for one in REFERENCES[0]]))
 
 
+def test_the_mark_that_some_editors_put_first_is_not_of_the_summary(tmp_path):
+    text = "a " * 36 + "zeta\n"  # just within 75 bytes
+    (tmp_path / "plain").write_text(text)
+    (tmp_path / "marked").write_text(text, encoding="utf-8-sig")
+    for given in ("plain", "marked"):
+        assert score(tmp_path / given, "--reference", tmp_path / "plain", "--mode", "duc").stdout.count("100.00 –") == 3
+
+
 def test_only_line_feeds_part_lines(tmp_path):
     # A next-line character, a line separator or a form feed inside a summary must not shift the lines after it.
     (tmp_path / "summaries").write_bytes("oil\u2028up\x0c\u0085again\r\nyen down".encode())

@@ -110,6 +110,8 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
         (("cluster", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
         (("cluster", "{data}", "--out", "{titles}", "--resume", "--force"), "give one of them"),
         (("generate", "{nothing}"), "is not a run"),
+        (("generate", "{run}", "{nothing}"), "is no file: give one with text"),
+        (("train", "{data}", "--out", "{new}", "--partition", "{nothing}"), "give a file of clusters, or the folder"),
         (("generate", "{titles}"), 'not of a run of kind "summarizer"'),
         (("prepare", "{nothing}", "{new}"), "does not exist"),
     ],
@@ -127,6 +129,20 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path, arguments, said
 
 SETTINGS = {**SMALL, "epochs": 1, "hidden": 16, "embedding": 16, "batch": 64}
 SMALL_LM = {"hidden": 8, "embedding": 8, "sequences": 4, "epochs": 1}
+
+
+def test_clusters_of_other_pairs_are_refused_with_what_to_do(folder, tmp_path):
+    other = tiny_pairs(tmp_path, 100, max_vocab=20)
+    done = coterie("summarize", "train", other.path, "--out", tmp_path / "new", "--partition", folder / "titles")
+    assert "clusters.json is of another vocabulary: the vocabulary has 20 words" in str(done.exception)
+    assert "with `coterie summarize cluster`" in str(done.exception)
+
+
+def test_too_few_pairs_are_told_with_what_the_filters_left_out(tmp_path):
+    write_tsv(tmp_path / "news.tsv", news(1) * 60)
+    done = coterie("summarize", "prepare", tmp_path / "news.tsv", tmp_path / "data")
+    assert "give more pairs" in str(done.exception)
+    assert "(left out: 59 " in str(done.exception)
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +218,70 @@ def test_other_settings_are_refused_and_without_duc_it_says_so(compared):
     assert "DUC-2004 was not given" in (out / "report.md").read_text()
     assert not report.differences
     assert [speed.name for speed in report.speeds] == ["full softmax"] * 2
+
+
+def a_duc(folder, some):
+    folder.mkdir()
+    (folder / "input.txt").write_text("".join(f"{article}\n" for article, _ in some))
+    for number in range(4):
+        (folder / f"task1_ref{number}.txt").write_text("".join(f"{title}\n" for _, title in some))
+    return folder
+
+
+def test_titles_for_other_sentences_are_written_anew(compared, tmp_path):
+    pairs, out, _ = compared
+    one, two = a_duc(tmp_path / "one", news(6, seed=11)), a_duc(tmp_path / "two", news(6, seed=11)[::-1])
+    plans = [Plan(duc=duc, sentences=0, batch=4) for duc in (one, two)]
+    files = {path: path.read_text() for path in (out / "runs/full-0").glob("duc*")}
+    for plan in plans:
+        # Titles that are there are those that are scored.
+        reproduce(str(pairs.path), out, ["full"], [0], None, plan, **SETTINGS)
+        (new,) = set((out / "runs/full-0").glob("duc*")) - set(files)
+        files[new] = new.read_text()
+        new.write_text("".join((plan.duc / "task1_ref0.txt").read_text()))
+        report = reproduce(str(pairs.path), out, ["full"], [0], None, plan, **SETTINGS)
+        assert report.rows[0].duc.means["rouge1"] == [100.0]
+    _, first, second = files.values()
+    assert first.splitlines() == second.splitlines()[::-1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda duc: (duc / "input.txt").unlink(), r"no input\.txt"),
+        (lambda duc: [file.unlink() for file in duc.glob("task1*")], r"holds no task1_ref0\.txt"),
+        (
+            lambda duc: (duc / "task1_ref2.txt").write_text("one line\n"),
+            r"input\.txt has 6 lines and .*task1_ref2\.txt has 1",
+        ),
+    ],
+)
+def test_a_folder_of_references_is_looked_at_before_training(tmp_path, spoil, said):
+    duc = a_duc(tmp_path / "duc", news(6))
+    spoil(duc)
+    pairs = tiny_pairs(tmp_path, 100)
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        reproduce(str(pairs.path), tmp_path / "out", ["full"], [0], None, Plan(duc=duc), **SETTINGS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_prepared_otherwise_are_refused(tmp_path):
+    for name, seed in (("one.tsv", 0), ("two.tsv", 1)):
+        write_tsv(tmp_path / name, news(100, seed=seed))
+
+    def compare(name, **options):
+        plan = Plan(sentences=0, **options)
+        return reproduce(str(tmp_path / name), tmp_path / "out", ["joint"], [0], None, plan, **SETTINGS)
+
+    assert compare("one.tsv", max_vocab=40)
+    assert compare("one.tsv", max_vocab=40)
+    for name, options, said in (
+        ("two.tsv", {"max_vocab": 40}, "was made from one.tsv"),
+        ("one.tsv", {"max_vocab": 50}, "was made with max_vocab 40, not 50"),
+        ("one.tsv", {"max_vocab": 40, "source_words": True}, "was made with source_words False, not True"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            compare(name, **options)
 
 
 def test_the_experiment_needs_no_command_line_and_no_tokenizer():

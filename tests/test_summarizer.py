@@ -228,7 +228,22 @@ def test_a_run_remembers_its_pairs(pairs, tmp_path):
     assert found == {
         "train_pairs": len(pairs.part("train")), "valid_pairs": len(pairs.part("valid")),
         "test_pairs": len(pairs.part("test")), "vocabulary": pairs.n_words, "clusters": None,
+        "digest": found["digest"],
     }  # fmt: skip
+
+
+def test_other_pairs_of_the_same_sizes_are_refused(tmp_path):
+    splits = []
+    for seed in (0, 1):
+        (tmp_path / str(seed)).mkdir()
+        splits.append(tiny_pairs(tmp_path / str(seed), seed=seed, max_vocab=40))
+    one, two = (data(pairs, None).fingerprint for pairs in splits)
+    assert {name for name in one if one[name] != two[name]} == {"digest"}
+    train(splits[0], tmp_path / "run", small(epochs=1))
+    words = (tmp_path / "run/vocabulary.json").read_bytes()
+    with pytest.raises(ValueError, match="was trained on another text than"):
+        train(splits[1], tmp_path / "run", small(epochs=1), resume=True)
+    assert (tmp_path / "run/vocabulary.json").read_bytes() == words
 
 
 def test_unknown_words_are_replaced_by_what_was_looked_at(pairs, tmp_path):

@@ -53,15 +53,16 @@ class Meter(ExactBuffers):
         if tokens == 0:
             return Measures(math.nan, math.nan, math.nan, 0)
         return Measures(
-            perplexity=_exp(-(cluster + word) / tokens),
-            cluster_perplexity=_exp(-cluster / tokens),
-            in_cluster_perplexity=_exp(-word / tokens),
+            perplexity=perplexity(-(cluster + word) / tokens),
+            cluster_perplexity=perplexity(-cluster / tokens),
+            in_cluster_perplexity=perplexity(-word / tokens),
             tokens=int(tokens),
         )
 
 
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+def perplexity(loss: float) -> float:
+    """e to the loss, and no more than a number can be: there is no infinity in JSON."""
+    return math.exp(min(loss, 700.0))
 
 
 def summarize(

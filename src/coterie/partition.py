@@ -153,7 +153,10 @@ class Partition(nn.Module):
         if any(isinstance(word, str) for cluster in clusters for word in cluster):
             if vocabulary is None:
                 raise ValueError(f"{path} names its words: give the vocabulary that says which id each one has")
-            _check_vocabulary(vocabulary, content["n_words"])
+            try:
+                _check_vocabulary(vocabulary, content["n_words"])
+            except ValueError as error:
+                raise ValueError(f"{path} is of another vocabulary: {error}") from None
             ids = {word: index for index, word in enumerate(vocabulary)}
             strangers = [word for cluster in clusters for word in cluster if word not in ids]
             if strangers:

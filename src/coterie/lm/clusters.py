@@ -46,7 +46,8 @@ def table(trained: Trained, n: int = 8, length: int = 12) -> list[Cluster]:
     """A few clusters to read, evenly from frequent to rare (the paper's Table 3)."""
     # A cluster of one or two very frequent words is no cluster to read.
     readable = [found for found in clusters(trained, length) if found.size > 2] or clusters(trained, length)
-    return readable[:: max(1, len(readable) // n)][:n]
+    n = min(n, len(readable))
+    return [readable[round(place * (len(readable) - 1) / max(n - 1, 1))] for place in range(n)]
 
 
 def cluster(trained: Trained, number: int, length: int | None) -> Cluster:

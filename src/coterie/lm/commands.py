@@ -67,13 +67,14 @@ def train(
     from coterie.lm.settings import Settings, from_preset
     from coterie.lm.train import stored_settings
     from coterie.lm.train import train as run_training
+    from coterie.training.run import Run
 
     command.one_of(resume, force)
     given = command.given(context)
-    if resume and preset is None and out.exists():
+    if resume and Run(out).config.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
-        settings = from_preset(preset or "best", **given)
+        settings = from_preset(**{"preset": "best", **given})
     corpus = Corpus.open(data)
     command.carry_out(
         lambda console, world: run_training(
@@ -95,15 +96,20 @@ def evaluate(
     from coterie.lm.corpus import Corpus
     from coterie.lm.evaluate import evaluate as measure
     from coterie.lm.trained import Trained
+    from coterie.training.device import choose_precision
+    from coterie.training.update import precise
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
+    if data is None and not Path(trained.corpus["path"]).exists():
+        raise ValueError(f"the text of {run} is no longer at {trained.corpus['path']}: say where it is with --data")
     corpus = Corpus.open(data or trained.corpus["path"])
     if corpus.words != trained.words:
         raise ValueError(f"{corpus.path} has another vocabulary than {run}: prepare the text as that one was")
     ids = {"dev": corpus.dev, "test": corpus.test, "train": corpus.train}.get(part)
     if ids is None:
         raise ValueError(f"{corpus.path} has no part {part!r}: use dev, train, or test where there is one")
-    found = measure(trained.model, ids, trained.counts)
+    with precise(trained.device, choose_precision(trained.settings.precision, trained.device)):
+        found = measure(trained.model, ids, trained.counts)
     if as_json:
         typer.echo(json.dumps({"run": str(run), "part": part, **found.to_dict()}, indent=1))
         return
@@ -128,7 +134,7 @@ def generate(
     temperature: Annotated[float, Option(min=0.0, help="0: always the most probable word")] = 1.0,
     top_k: Annotated[int | None, Option(min=1, help="only the k most probable words")] = None,
     top_p: Annotated[float | None, Option(help="only the most probable words that make up this mass")] = None,
-    seed: Annotated[int | None, Option(help="the same seed gives the same words")] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="the same seed gives the same words")] = None,
     device: OnDevice = "auto",
 ) -> None:
     """Writes on from a prompt, word by word."""
@@ -150,11 +156,12 @@ def score(run: RunFolder, device: OnDevice = "auto", as_json: AsJson = False) ->
     """The log-probability of each line of standard input; its first word is read, not scored.
 
     Prints log P, the words scored and the unknown words, with tabs between."""
+    from coterie.lm.lines import standard_input
     from coterie.lm.score import score as rate
     from coterie.lm.trained import Trained
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
-    for found in rate(trained, sys.stdin):
+    for found in rate(trained, standard_input()):
         if as_json:
             typer.echo(json.dumps(asdict(found)))
         else:
@@ -225,6 +232,7 @@ def reproduce(
     from coterie.lm.experiments import EXPERIMENTS, generated
     from coterie.lm.reproduce import reproduce as compare
     from coterie.lm.variants import chosen
+    from coterie.training.logs import Listening
 
     if experiment not in (*EXPERIMENTS, "summarization"):
         raise ValueError(
@@ -238,7 +246,7 @@ def reproduce(
     if taken := [name for name in extra if name in ("head", "seed", *given)]:
         raise ValueError(f"--setting {taken[0]}: the rows of a comparison say it themselves, or it was given beside")
     given |= extra
-    console = Console(stderr=True)
+    console = Listening()
     names = [name.strip() for name in heads.split(",")]
     numbers = [int(seed) for seed in seeds.split(",")]
     if len(set(numbers)) < len(numbers) or len(set(names)) < len(names):

@@ -6,6 +6,7 @@ so memory holds the distinct words and the development part's characters, never 
 Shapes: V words, T tokens.
 """
 
+import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -159,6 +160,13 @@ def prepare(
     return Corpus.open(out)
 
 
+def digest(words: list[str], counts: Tensor, source: dict[str, Any]) -> str:
+    """What tells prepared text from all other: sixteen letters of its words, counts (V,), settings and files."""
+    files = [[file["sha256"] for file in files] for files in source.get("files", {}).values()]
+    told = [words, counts.tolist(), source.get("settings"), files]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def split(blocks: Iterable[str], lower: bool = False, eos: bool = False) -> Iterator[list[str]]:
     """The tokens of a text in lists, a word that two blocks share put together."""
     rest, last = "", "\n"
@@ -171,11 +179,12 @@ def split(blocks: Iterable[str], lower: bool = False, eos: bool = False) -> Iter
                 f"the text has a word of more than {LONGEST:,} characters, {rest[:20]!r}…: words are separated by "
                 "spaces or line ends; put them there first"
             )
-        yield _tokens(text[: len(text) - len(rest)], lower, eos)
-    yield _tokens(rest + ("\n" if eos and last != "\n" else ""), lower, eos)
+        yield tokens_of(text[: len(text) - len(rest)], lower, eos)
+    yield tokens_of(rest + ("\n" if eos and last != "\n" else ""), lower, eos)
 
 
-def _tokens(text: str, lower: bool, eos: bool) -> list[str]:
+def tokens_of(text: str, lower: bool, eos: bool) -> list[str]:
+    """Those of a text that is whole; its last line ends only where a line's end is."""
     text = text.lower() if lower else text
     return (text.replace("\n", f" {EOS} ") if eos else text).split()
 
@@ -225,7 +234,7 @@ class Cut:
         if self.dev_chars >= length:
             raise ValueError(
                 f"the development part was to be the last {self.dev_chars:,} characters of a text of {length:,}: ask "
-                "for fewer, or give it a file of its own"
+                "`coterie lm prepare` for fewer, or give it a file of its own"
             )
         self.train_chars = length - self.dev_chars
         left = n_held - self.dev_chars

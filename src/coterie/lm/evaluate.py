@@ -15,6 +15,7 @@ from coterie.head import SelfOrganizedSoftmax
 from coterie.layers.lstm import State
 from coterie.lm.data import IGNORED, Ids, whole
 from coterie.lm.model import LanguageModel
+from coterie.measures import perplexity
 
 # Few streams: each begins without a past. Long steps: they make no difference without gradients.
 SEQUENCES, LENGTH = 16, 64
@@ -99,11 +100,6 @@ def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:
     bounds = [0, *ends, counts.numel()]
     names = [f"{low + 1:,} to {high:,}" for low, high in pairwise(bounds)]
     return torch.bucketize(rank, torch.tensor(ends, dtype=torch.int64), right=True), names
-
-
-def perplexity(loss: float) -> float:
-    """e to the loss, infinite where that is out of range."""
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def unigram_perplexity(counts: Tensor, ids: Ids) -> float:

@@ -58,6 +58,12 @@ EXPERIMENTS = {
 
 def in_parts(folder: Path, ready: Path) -> Corpus:
     """The corpus of a folder with one file each for train, valid and test, an <eos> at every line's end."""
+    train, valid, test = parts_of(folder)
+    return prepare([train], ready, dev=valid, test=test, eos=True)
+
+
+def parts_of(folder: Path) -> tuple[Path, Path, Path]:
+    """Its files for train, valid and test."""
     there = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     found = {part: [path for path in there if part in path.name.split(".")] for part in ("train", "valid", "test")}
     if any(len(paths) != 1 for paths in found.values()):
@@ -66,7 +72,7 @@ def in_parts(folder: Path, ready: Path) -> Corpus:
             f"wiki.train.tokens; found {', '.join(path.name for path in there) or 'no files'}"
         )
     (train,), (valid,), (test,) = found.values()
-    return prepare([train], ready, dev=valid, test=test, eos=True)
+    return train, valid, test
 
 
 def generated(folder: Path, words: int = 550_000, dev_words: int = 50_000, words_per_class: int = 75) -> Corpus:

@@ -1,5 +1,6 @@
 """The report of a comparison: tables with the published figures beside ours, a figure, clusters; Markdown and JSON."""
 
+import re
 import statistics
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -171,7 +172,7 @@ def markdown(report: Report, out: Path) -> str:
     lines += ["Seed " + f"{report.seeds[0]}; its data are in `report.json`, under `paces`."]
     if report.clusters:
         lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
-        lines += [f"| {cluster.share:.2%} | {' '.join(cluster.words)} |" for cluster in report.clusters]
+        lines += [f"| {cluster.share:.2%} | {_plainly(' '.join(cluster.words))} |" for cluster in report.clusters]
     lines += how_it_was_made(report.environment, report.environments)
     return "\n".join(lines) + "\n"
 
@@ -189,6 +190,11 @@ def _image(out: Path, said: str, name: str) -> list[str]:
 def _row(cells: list[str], published: str, report: Report) -> str:
     """A line of a table; the published figure stands last, in a report that has them."""
     return "| " + " | ".join([*cells, published] if report.published else cells) + " |"
+
+
+def _plainly(text: str) -> str:
+    """Text that Markdown shows as it is, in a table too."""
+    return re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", text)
 
 
 def _plain(value: float | None) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from coterie.lm.corpus import VOCABULARY, Corpus, prepare
-from coterie.lm.experiments import EXPERIMENTS, Experiment, in_parts
+from coterie.lm.experiments import EXPERIMENTS, Experiment, in_parts, parts_of
 from coterie.lm.report import Report, Row, write
+from coterie.lm.sources import check_made_from, find
 from coterie.lm.train import data, train
 from coterie.lm.variants import Variant, chosen
 from coterie.training.run import Run
@@ -68,7 +69,10 @@ def _corpus(source: str, out: Path, experiment: Experiment, min_count: int, dev_
         return Corpus.open(source)
     ready = out / "data"
     if ready.exists():
-        return Corpus.open(ready)
+        corpus = Corpus.open(ready)
+        files = parts_of(Path(source)) if experiment.parts else [file.path for file in find([source])]
+        check_made_from(files, ready, corpus.source)
+        return corpus
     if experiment.parts:
         return in_parts(Path(source), ready)
     return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)

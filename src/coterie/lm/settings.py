@@ -22,6 +22,7 @@ class Settings(ModelSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._above_zero("layers", "sequences", "length", "projection_factor")
+        self._at_most(layers=100)
 
 
 # What is measured best on text8 is the default of every field. As the paper prints it: Adagrad from zero, no dropout,
@@ -53,7 +54,7 @@ def from_preset(preset: str, **given: Any) -> Settings:
     """A preset with what is given in its place."""
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    settings = Settings.from_dict({**PRESETS[preset], **given})
+    settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
     said = "settle" in given or "reorganize_until" in settings.head_options
     if preset != "best" or settings.head != "self-organized" or said:
         return settings

@@ -11,11 +11,11 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.request import urlopen
 
 BLOCK = 1 << 20  # bytes of text read at a time
@@ -126,6 +126,15 @@ def find(
     return [TextFile(path, path.stat().st_size) for path in files]
 
 
+def check_made_from(files: Iterable[Path], ready: Path, source: dict[str, Any]) -> None:
+    """Refuses a prepared folder whose `source` tells of other files than these, by their names and sizes."""
+    made = sorted((file["name"], file["bytes"]) for part in source["files"].values() for file in part)
+    given = sorted((path.name, path.stat().st_size) for path in files)
+    if made != given:
+        before, now = (", ".join(f"{name} ({size:,} bytes)" for name, size in found) for found in (made, given))
+        raise ValueError(f"{ready} was made from {before}, not from {now}: remove it, or choose another --out")
+
+
 def in_folder(folder: Path) -> list[Path]:
     """A folder's text files at any depth, sorted: those ending in .txt if there are any, else all not hidden."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -145,6 +154,8 @@ def in_folder(folder: Path) -> list[Path]:
 def unpacked(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
     """The bytes of a file in blocks, decompressed as its name says."""
     broken = [EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile]
+    if path.suffix == ".zip":
+        broken += [RuntimeError, NotImplementedError]  # encrypted, or packed in a way that is not known
     if path.suffix == ".zst":
         try:
             broken.append(importlib.import_module("zstandard").ZstdError)

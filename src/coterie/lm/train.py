@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.build import build, groups
-from coterie.lm.corpus import VOCABULARY, Corpus
+from coterie.lm.corpus import VOCABULARY, Corpus, digest
 from coterie.lm.data import Streams
 from coterie.lm.evaluate import evaluate
 from coterie.lm.settings import Settings
@@ -33,6 +33,11 @@ class LanguageTask:
     """A language model on a corpus, as the trainer sees it."""
 
     def __init__(self, corpus: Corpus, settings: Settings, device: torch.device, world: World) -> None:
+        if len(corpus.dev) < 2:  # told before an epoch is spent on it
+            raise ValueError(
+                f"{corpus.path} has {len(corpus.dev)} word(s) for development, and two are the least: prepare the text "
+                "with a longer development part"
+            )
         self.corpus, self.settings, self.device = corpus, settings, device
         self.streams = Streams(corpus.train, settings.sequences, settings.length, world.rank, world.size)
         if device.type == "cuda":
@@ -123,8 +128,11 @@ def train(
 
 def data(corpus: Corpus) -> start.Data:
     """What a run remembers of its corpus."""
-    counted = {"train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words}
-    return start.Data(KIND, corpus.path, counted, {VOCABULARY: (corpus.path / VOCABULARY).read_text(encoding="utf-8")})
+    told = {
+        "train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words,
+        "digest": digest(corpus.words, corpus.counts, corpus.source),
+    }  # fmt: skip
+    return start.Data(KIND, corpus.path, told, {VOCABULARY: (corpus.path / VOCABULARY).read_text(encoding="utf-8")})
 
 
 def stored_settings(out: Path) -> Settings:

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
 from coterie.lm.build import build
-from coterie.lm.corpus import UNK, VOCABULARY, split
+from coterie.lm.corpus import UNK, VOCABULARY, tokens_of
 from coterie.lm.model import LanguageModel
 from coterie.lm.settings import Settings
 from coterie.lm.train import KIND
@@ -68,8 +68,8 @@ class Trained:
         return self.model.head
 
     def tokens(self, text: str) -> list[str]:
-        """The words of a text, split as the training text was."""
-        return [token for part in split([text], self.lower, self.eos) for token in part]
+        """The words of a text, split as the training text was; with <eos>, where that has it, at ends of lines."""
+        return tokens_of(text, self.lower, self.eos)
 
     def ids(self, text: str) -> list[int]:
         """Their numbers; unknown ones are <unk>."""

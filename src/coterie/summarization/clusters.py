@@ -40,4 +40,10 @@ def cluster(
 
 def load(path: Path, pairs: Pairs) -> Partition:
     """The clusters of a file, or of the language model's folder; refused if they are of other words."""
-    return Partition.load(path / PARTITION if path.is_dir() else path, pairs.words)
+    file = path / PARTITION if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist: give a file of clusters, or the folder of `summarize cluster`")
+    try:
+        return Partition.load(file, pairs.words)
+    except ValueError as error:
+        raise ValueError(f"{error}; learn clusters from these pairs' titles with `coterie summarize cluster`") from None

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from typer import Argument, Option
 
 from coterie.lm.commands import OnDevice
@@ -28,7 +27,7 @@ def cluster(
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],
     resume: command.Resume = False,
     force: command.Force = False,
-    preset: Annotated[str, Option(help="of the language model: best or paper")] = "best",
+    preset: Annotated[str | None, Option(help="of the language model: best (the default) or paper")] = None,
     epochs: Annotated[int | None, Option(min=1)] = None,
     hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
     embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
@@ -43,14 +42,16 @@ def cluster(
     from coterie.summarization.clusters import cluster as learn
     from coterie.summarization.clusters import title_settings
     from coterie.summarization.corpus import Pairs
+    from coterie.training.logs import Listening
+    from coterie.training.run import Run
 
     command.one_of(resume, force)
     given = command.given(context)
-    console = Console(stderr=True)
-    if resume and out.exists():
+    console = Listening()
+    if resume and Run(out).config.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
-        settings = title_settings(preset, **given)
+        settings = title_settings(**given)
     written = learn(Pairs.open(data), out, settings, resume=resume, force=force, console=console)
     if written is None:
         console.print("stopped; go on with --resume")
@@ -108,13 +109,14 @@ def train(
     from coterie.summarization.settings import Settings, from_preset
     from coterie.summarization.train import PARTITION, stored_settings
     from coterie.summarization.train import train as run_training
+    from coterie.training.run import Run
 
     command.one_of(resume, force)
     given = command.given(context)
-    if resume and preset is None and out.exists():
+    if resume and Run(out).config.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
-        settings = from_preset(preset or "best", **given)
+        settings = from_preset(**{"preset": "best", **given})
     pairs = Pairs.open(data)
     seats: Partition | None = None
     if partition is not None:
@@ -147,14 +149,14 @@ def generate(
     device: OnDevice = "auto",
 ) -> None:
     """Writes one title for each line."""
+    from coterie.lm.lines import lines, standard_input
     from coterie.summarization.generate import Decoding
     from coterie.summarization.generate import summarize as write
-    from coterie.summarization.sources import lines
     from coterie.summarization.trained import Trained
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
     decoding = Decoding(beam, length, not duc, length_penalty, replace_unknown, batch)
-    given: Iterator[str] = lines(text) if text is not None else (line.rstrip("\n") for line in sys.stdin)
+    given: Iterator[str] = lines(text) if text is not None else standard_input()
     # One line at a time when somebody waits for the answer.
     for few in ([line] for line in given) if interactive else (given,):
         for title in write(trained, few, decoding):

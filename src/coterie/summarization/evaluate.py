@@ -3,7 +3,7 @@
 import torch
 
 from coterie.head import SelfOrganizedSoftmax
-from coterie.lm.evaluate import perplexity
+from coterie.measures import perplexity
 from coterie.summarization.batches import Batches
 from coterie.summarization.model import Summarizer
 

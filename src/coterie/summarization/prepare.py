@@ -60,7 +60,11 @@ def prepare(
     with whole(out, force) as folder:
         filters = Filter(limits)
         read = _normalise(folder, layout, filters, progress)
-        splits = _split(read, layout, valid, test, seed)
+        try:
+            splits = _split(read, layout, valid, test, seed)
+        except ValueError as error:
+            left_out = ", ".join(f"{n:,} {why}" for why, n in filters.counted.most_common())
+            raise ValueError(f"{error} (left out: {left_out or 'none'})") from None
         titles, articles = _count(folder, splits["train"])
         counts = titles + Counter({EOS: len(splits["train"][1])})
         words, kept = vocabulary(counts, min_count, max_vocab, always=[EOS])

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.summarization import rouge
 from coterie.summarization.bootstrap import Interval, difference, interval
 from coterie.summarization.corpus import Pairs
-from coterie.summarization.sources import lines as lines_of
+from coterie.summarization.references import Duc
 from coterie.summarization.speed import Speed
 from coterie.summarization.variants import DUC, GIGAWORD, MINUTES, Variant
 from coterie.training.environment import describe
@@ -72,7 +72,7 @@ class Report:
 
 
 def write(
-    out: Path, pairs: Pairs, rows: list[Row], seeds: list[int], speeds: list[Speed], duc: Path | None, titles: str,
+    out: Path, pairs: Pairs, rows: list[Row], seeds: list[int], speeds: list[Speed], titles: str, duc: Duc | None,
     duc_titles: str,
 ) -> Report:  # fmt: skip
     """Reads what the runs wrote, scores it, and writes report.md and report.json."""
@@ -82,10 +82,8 @@ def write(
     }
     recalls: dict[str, list[rouge.Scores]] = {}
     if duc is not None:
-        files = sorted(duc.glob("task1_ref*.txt"))
-        wanted = list(zip(*(lines_of(file) for file in files), strict=True))
         recalls = {
-            row.name: [rouge.limited_recall(read_titles(path / duc_titles), wanted) for path in row.paths]
+            row.name: [rouge.limited_recall(read_titles(path / duc_titles), duc.references) for path in row.paths]
             for row in rows
         }
     report = Report(

@@ -3,6 +3,7 @@
 What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
 """
 
+import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 from rich.console import Console
 
 from coterie.lm.corpus import VOCABULARY
+from coterie.lm.sources import check_made_from
 from coterie.lm.train import data as language_data
 from coterie.partition import Partition
 from coterie.summarization import clusters
 from coterie.summarization.corpus import Pairs
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.prepare import WORDS, prepare
+from coterie.summarization.references import Duc
 from coterie.summarization.report import Report, Row, write
-from coterie.summarization.sources import lines
+from coterie.summarization.sources import find
 from coterie.summarization.speed import Speed, measure
 from coterie.summarization.train import data, train
 from coterie.summarization.trained import Trained
@@ -26,7 +29,7 @@ from coterie.training.run import Run, read_json, write_json, write_whole
 from coterie.training.start import reopen
 
 TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
-DUC_TITLES = "duc.titles.txt"
+DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, other titles
 SIDE_BY_SIDE = (1, 16)  # sentences at a time when the speed of search is measured
 
 
@@ -58,8 +61,7 @@ def reproduce(
     """
     plan = plan or Plan()
     variants = chosen(names)
-    if plan.duc is not None and not (plan.duc / "input.txt").is_file():
-        raise ValueError(f"{plan.duc} should be DUC-2004's folder, with input.txt and task1_ref0.txt …: no input.txt")
+    duc = None if plan.duc is None else Duc.open(plan.duc)  # before anything is trained
     pairs = _pairs(source, out, plan)
     pairs.part("test")
     partition = None
@@ -77,12 +79,12 @@ def reproduce(
             seats = partition if row.variant.titles else None
             if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
                 return None
-            _titles(pairs, row.paths[at], plan, given.get("device", "auto"))
+            _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
     speeds = []
     if plan.sentences:
         _say(console, "the speed of search on a CPU")
         speeds = _speeds(pairs, out / "decoding.json", rows, plan)
-    return write(out, pairs, rows, seeds, speeds, plan.duc, TITLES, DUC_TITLES)
+    return write(out, pairs, rows, seeds, speeds, TITLES, duc, _duc_titles(duc))
 
 
 def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
@@ -90,9 +92,17 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
     if (Path(source) / VOCABULARY).exists():
         return Pairs.open(source)
     ready = out / "data"
-    if ready.exists():
-        return Pairs.open(ready)
-    return prepare([source], ready, max_vocab=plan.max_vocab or WORDS, source_words=plan.source_words)
+    wanted: dict[str, Any] = {"max_vocab": plan.max_vocab or WORDS, "source_words": plan.source_words}
+    if not ready.exists():
+        return prepare([source], ready, **wanted)
+    pairs = Pairs.open(ready)
+    check_made_from(
+        (file for part in find([source]).files.values() for files in part for file in files), ready, pairs.source
+    )
+    for name, value in wanted.items():
+        if (made := pairs.source["settings"][name]) != value:
+            raise ValueError(f"{ready} was made with {name} {made}, not {value}: remove it, or choose another --out")
+    return pairs
 
 
 def _clusters(pairs: Pairs, path: Path, console: Console | None, plan: Plan, device: str) -> Partition | None:
@@ -117,11 +127,11 @@ def _finish(
     return train(pairs, path, settings, partition, resume=True, console=console).finished
 
 
-def _titles(pairs: Pairs, path: Path, plan: Plan, device: Any) -> None:
+def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) -> None:
     """Writes what a run makes of the test, and of DUC's sentences; once."""
     wanted = [(TITLES, True, pairs.text("test", "article"))]
-    if plan.duc is not None:
-        wanted.append((DUC_TITLES, False, list(lines(plan.duc / "input.txt"))))
+    if duc is not None:
+        wanted.append((_duc_titles(duc), False, duc.sentences))
     for name, end, sentences in wanted:
         if not (path / name).exists():
             trained = Trained.open(path, device)
@@ -129,6 +139,12 @@ def _titles(pairs: Pairs, path: Path, plan: Plan, device: Any) -> None:
                 trained = replace(trained, raw=False)  # prepared text is tokens already
             titles = summarize(trained, sentences, Decoding(end=end, batch=plan.batch))
             write_whole(path / name, "".join(f"{title}\n" for title in titles))
+
+
+def _duc_titles(duc: Duc | None) -> str:
+    """The file of what a run writes for DUC's sentences."""
+    told = "\n".join(duc.sentences if duc else [])
+    return DUC_TITLES.format(digest=hashlib.sha256(told.encode()).hexdigest()[:8])
 
 
 def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed]:

@@ -13,7 +13,6 @@ from rich.table import Table
 from typer import Argument, Option
 
 LIMIT = 75  # bytes of a DUC-2004 summary
-LONGEST = 10_000  # bytes of a line: ROUGE-L's time grows with the product of two lengths
 NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
@@ -46,9 +45,10 @@ def score(
 ) -> None:
     """ROUGE-1, ROUGE-2 and ROUGE-L of summaries, with 95% bootstrap intervals."""
     from coterie.summarization.bootstrap import interval
+    from coterie.summarization.references import read_lines, read_references, reference_files
     from coterie.summarization.rouge import full_length, limited_recall
 
-    files = _reference_files(reference or [], references)
+    files = reference_files(reference or [], references)
     mode = mode or (Mode.f1 if len(files) == 1 else Mode.duc)
     if mode is Mode.f1 and len(files) > 1:
         raise ValueError(f"--mode f1 takes one reference; got {len(files)}: give one of them, or --mode duc")
@@ -82,60 +82,6 @@ def score(
             "scores": {name: found._asdict() for name, found in intervals.items()},
         }
         _write(json_file, found)
-
-
-def read_lines(file: Path) -> list[str]:
-    """The lines of a text file, one summary each; an empty one is a summary that says nothing."""
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; expected a text file with one summary a line")
-    if not file.exists():
-        raise FileNotFoundError(f"{file} does not exist: give a text file with one summary a line")
-    # Only line feeds part lines: str.splitlines would also break at characters inside a summary.
-    raw = file.read_bytes().removesuffix(b"\n")
-    if not raw:
-        raise ValueError(f"{file} is empty: give a text file with one summary a line")
-    lines = []
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if len(line) > LONGEST:
-            raise ValueError(
-                f"{file}, line {number:,} has {len(line):,} bytes, a summary at most {LONGEST:,}: put one a line"
-            )
-        try:
-            lines.append(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file}, line {number:,} is not UTF-8 (byte {error.start + 1} of it is 0x{line[error.start]:02x}): "
-                "convert the file to UTF-8"
-            ) from None
-    return lines
-
-
-def read_references(file: Path, hypotheses: Path, count: int) -> list[str]:
-    """The lines of a reference file, as many as there are hypotheses, none of them empty."""
-    lines = read_lines(file)
-    if len(lines) != count:
-        short, longer = (file, hypotheses) if len(lines) < count else (hypotheses, file)
-        raise ValueError(
-            f"{hypotheses} has {count:,} lines and {file} has {len(lines):,}: line {min(count, len(lines)) + 1:,} of "
-            f"{longer} has no counterpart in {short}; each line of the one belongs to the same line of the other"
-        )
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise ValueError(f"{file}, line {number:,} is empty: take that line out of all files, or fill it in")
-    return lines
-
-
-def _reference_files(named: list[Path], folder: Path | None) -> list[Path]:
-    if bool(named) == (folder is not None):
-        raise ValueError("give the references by --reference FILE, repeated for several, or by --references DIR")
-    if folder is None:
-        return named
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: --references takes one with task1_ref0.txt, …; --reference a file")
-    found = sorted(folder.glob("task1_ref*.txt"))
-    if not found:
-        raise FileNotFoundError(f"{folder} holds no task1_ref0.txt, …: name the files by --reference")
-    return found
 
 
 def _write(file: Path, found: dict[str, Any]) -> None:

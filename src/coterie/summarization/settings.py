@@ -55,6 +55,6 @@ def from_preset(preset: str, **given: Any) -> Settings:
     """A preset with what is given in its place."""
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    settings = Settings.from_dict({**PRESETS[preset], **given})
+    settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
     usual = HEAD_OPTIONS.get(settings.head, {}) if preset == "best" else {}
     return replace(settings, head_options={**usual, **settings.head_options})

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
-from coterie.lm.sources import PACKED, unpacked
+from coterie.lm.lines import lines
+from coterie.lm.sources import PACKED
 
-LONGEST_LINE = 1 << 20  # bytes: more is a file that nobody has split into lines
 # Where the files of Gigaword as it is handed round are, beside the folder itself.
 FOLDERS = (".", "train", "Giga")
 GIGAWORD = {
@@ -74,42 +74,6 @@ def side_by_side(articles: Path, titles: Path) -> Iterator[tuple[str, str]]:
         _check_side(articles, number, article, "sentence")
         _check_side(titles, number, title, "title")
         yield article, title
-
-
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a file, perhaps compressed; what is not text is refused with the number of its line."""
-    rest, number = b"", 0
-    for block in chain(unpacked(path, lambda _: None), [b""]):
-        *ended, rest = (rest + block).split(b"\n")
-        if not block and rest:  # the file's end ends a line too
-            ended, rest = [rest], b""
-        for line in ended:
-            number += 1
-            yield _decode(path, number, line)
-        if len(rest) > LONGEST_LINE:
-            raise _too_long(path, number + 1)
-    if number == 0:
-        raise ValueError(f"{path} is empty: give a file with text, or leave it out")
-
-
-def _decode(path: Path, number: int, line: bytes) -> str:
-    if len(line) > LONGEST_LINE:
-        raise _too_long(path, number)
-    try:
-        text = line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number:,}: byte {error.start + 1:,} of the line is no valid UTF-8; convert the file first"
-        ) from None
-    if "\0" in text:
-        raise ValueError(f"{path}, line {number:,}: it holds NUL, so the file is not text")
-    return text.removeprefix("\ufeff") if number == 1 else text
-
-
-def _too_long(path: Path, number: int) -> ValueError:
-    return ValueError(
-        f"{path}, line {number:,}: it is longer than {LONGEST_LINE:,} bytes; each line is one sentence or one pair"
-    )
 
 
 def _check_side(path: Path, number: int, side: str, name: str) -> None:

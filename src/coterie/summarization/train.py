@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.baselines import Material
 from coterie.head import SelfOrganizedSoftmax
-from coterie.lm.corpus import VOCABULARY
+from coterie.lm.corpus import VOCABULARY, digest
 from coterie.partition import Partition
 from coterie.summarization.batches import Batches
 from coterie.summarization.build import build
@@ -122,6 +122,7 @@ def data(pairs: Pairs, partition: Partition | None) -> start.Data:
     files = {VOCABULARY: (pairs.path / VOCABULARY).read_text(encoding="utf-8")}
     fingerprint: dict[str, Any] = {f"{name}_pairs": len(part) for name, part in pairs.parts.items()}
     fingerprint |= {"vocabulary": pairs.n_words, "clusters": None}
+    fingerprint |= {"digest": digest(pairs.words, pairs.counts, pairs.source)}
     if partition is not None:
         files[PARTITION] = partition.to_text()
         fingerprint["clusters"] = hashlib.sha256(files[PARTITION].encode()).hexdigest()[:16]

@@ -41,7 +41,7 @@ Settle = Annotated[float | None, Option(help="share of the run after which words
 CheckpointEvery = Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")]
 Graph = Annotated[bool | None, Option(help="on a GPU, replay the update as a CUDA graph")]
 
-APART = ("data", "out", "partition", "resume", "force", "preset", "head_option")  # no settings
+APART = ("data", "out", "partition", "resume", "force", "head_option")  # no settings
 
 
 def given(context: typer.Context) -> dict[str, Any]:
@@ -74,8 +74,9 @@ def one_of(resume: bool, force: bool) -> None:
 def carry_out(train: "Callable[[Console | None, World], Progress]", out: Path) -> None:
     """Trains, in one process or in the several that `torchrun` started, and says what came of it."""
     from coterie.training import distributed  # when it is needed: PyTorch takes seconds to load
+    from coterie.training.logs import Listening
 
-    console = Console(stderr=True)
+    console = Listening()
     world = distributed.join()
     try:
         progress = train(console if world.main else None, world)

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import inspect
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,21 @@ class World:
         box = [value]
         dist.broadcast_object_list(box)
         return box[0]
+
+    def by_main(self, work: Callable[[], None]) -> None:
+        """Has the main process do it; what went wrong is raised by all, for the others would wait for it in vain."""
+        wrong: str | None = None
+        error: Exception | None = None
+        if self.main:
+            try:
+                work()
+            except (ValueError, OSError) as caught:
+                wrong, error = str(caught), caught
+        wrong = self.from_main(wrong)
+        if error is not None:
+            raise error
+        if wrong is not None:
+            raise ValueError(wrong)
 
 
 def join() -> World:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from coterie.measures import perplexity
 from coterie.training import checkpoint, optimizers, schedules
 from coterie.training.device import choose_precision
 from coterie.training.distributed import World
@@ -86,8 +87,18 @@ class Trainer:
     def resume(self) -> None:
         """Goes on from the last checkpoint, if there is one."""
         if not self.run.checkpoint.exists():
+            if self.run.result.exists():
+                raise ValueError(
+                    f"{self.run.path} is finished and its {self.run.checkpoint.name} is gone: there is nothing to go "
+                    "on from; use the model as it is, or train again with --force"
+                )
             return
         content = checkpoint.load(self.run.checkpoint)
+        if "ranks" not in content:
+            raise ValueError(
+                f"{self.run.checkpoint} is not a checkpoint to go on from, as {self.run.best.name} is not either: put "
+                "back the one that was there, or start again with --force"
+            )
         ranks = content["ranks"]
         if len(ranks) != self.world.size:
             raise ValueError(
@@ -176,18 +187,17 @@ class Trainer:
         now = time.perf_counter()
         self.timed = (progress.step, now)
         rate = (progress.step - before) * self.task.words_per_step / max(now - then, 1e-9)
-        perplexity = math.exp(min(loss, 700.0))
         record = {
             "event": "train",
             "step": progress.step,
             "epoch": progress.step / self.task.steps_per_epoch,
             "loss": loss,
-            "perplexity": perplexity,
+            "perplexity": perplexity(loss),
             "learning_rate": self.settings.learning_rate * factor,
             "words_per_second": rate,
             "seconds": progress.seconds + now - self.started,
         }
-        self.display.advance(progress.step, perplexity, rate)
+        self.display.advance(progress.step, perplexity(loss), rate)
         if self.world.main:
             self.journals[0].write(record)
             self.board.write("train", record)
@@ -212,8 +222,9 @@ class Trainer:
             self.board.write("evaluate", record)
             told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
             self.display.say(f"update {progress.step:,}: {told}")
-            if kept:
-                checkpoint.save(self.run.best, {"model": self.task.model.state_dict(), "evaluation": record})
+        if kept:
+            content = {"model": self.task.model.state_dict(), "evaluation": record}
+            self.world.by_main(lambda: checkpoint.save(self.run.best, content))
         if self.settings.patience is not None and progress.stale >= self.settings.patience:
             progress.finished = True
             self.display.say(f"stopped early: the last {progress.stale} evaluations were no better")
@@ -221,8 +232,8 @@ class Trainer:
 
     def _diverged(self, loss: float) -> ValueError:
         return ValueError(
-            f"the loss is {loss} at update {self.progress.step}: lower the learning rate or the clipping norm. The "
-            "last checkpoint is unharmed"
+            f"the loss is {loss} at update {self.progress.step}: lower the learning rate or the clipping norm"
+            + (". The last checkpoint is unharmed" if self.run.checkpoint.exists() else "")
         )
 
     def _save(self) -> None:
@@ -236,13 +247,16 @@ class Trainer:
             "loss_sum": self.update.loss_sum,
         }
         ranks = self.world.gather(own)
-        if self.world.main:
+
+        def save() -> None:
             positions = [journal.position() for journal in self.journals]
             content = {
                 "progress": asdict(self.progress), "positions": positions, "ranks": ranks,
                 "model": self.task.model.state_dict(), "optimizer": self.optimizer.state_dict(),
             }  # fmt: skip
             checkpoint.save(self.run.checkpoint, content)
+
+        self.world.by_main(save)
         self._go()
 
     def _open(self) -> None:

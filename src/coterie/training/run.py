@@ -1,6 +1,9 @@
 """A run's folder: everything needed to go on with it, to use it, and to make it again."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +66,7 @@ class Run:
 
     def started(self) -> None:
         """Notes where and how the run was started (again)."""
-        with self.environments.open("a") as file:
+        with written(self.environments), self.environments.open("a") as file:
             file.write(json.dumps(describe(), ensure_ascii=False) + "\n")
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -80,10 +83,45 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     beside = path.with_name(path.name + ".new")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        with written(path):
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Says which file it was that could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{path} could not be written ({error.strerror or error}): free some space, or see that it may be written, "
+            "and start the command again (a training run goes on with --resume)"
+        ) from error
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds a folder that only one process at a time may train into."""
+    try:
+        import fcntl
+    except ImportError:  # not every system has such locks
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # nor every file system
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is training into {folder}: wait for it, stop it, or choose another --out"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path) -> Any:

@@ -1,5 +1,6 @@
 """What every training run is told, whatever it trains."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -50,6 +51,11 @@ class TrainingSettings:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
 
+    def _at_most(self, **limits: float) -> None:
+        for name, most in limits.items():
+            if (value := getattr(self, name)) is not None and value > most:
+                raise ValueError(f"{name} must be {most:,} at most; got {value}")
+
     def _above_zero(self, *names: str) -> None:
         for name in names:
             if (value := getattr(self, name)) is not None and not value > 0:
@@ -69,7 +75,9 @@ class TrainingSettings:
 
 
 # No options of a head: whoever builds it says these.
-GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction")
+GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
+
+WIDEST = 1 << 20  # of an embedding or a hidden layer
 
 _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
     bool: (bool, "true or false"),
@@ -87,7 +95,7 @@ def _wanted(kind: Any, value: Any) -> str | None:
         return None
     (types, said), *_ = known
     fits = isinstance(value, types) and (types is bool or not isinstance(value, bool))
-    return None if fits and value == value else said  # NaN is none
+    return None if fits and not (isinstance(value, float) and not math.isfinite(value)) else said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +110,12 @@ class ModelSettings(TrainingSettings):
     head: str = "self-organized"
     head_options: dict[str, Any] = field(default_factory=dict)
     settle: float = 1.0  # share of the run after which words stay in their clusters
+    preset: str = "best"  # where what was not said came from
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._above_zero("embedding", "hidden")
+        self._at_most(embedding=WIDEST, hidden=WIDEST, initial_range=1e6)
         if self.initial_range is not None and self.initial_range < 0:
             raise ValueError(f"initial_range must be 0 or more; got {self.initial_range}")
         if taken := [name for name in self.head_options if name in GIVEN]:

@@ -1,5 +1,6 @@
 """A run from its folder to its result: made or found, trained, and what came out noted."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rich.console import Console
 from coterie.training.distributed import World
 from coterie.training.logs import Bar, Silent
 from coterie.training.loop import Progress, Task, Trainer
-from coterie.training.run import Run, write_whole
+from coterie.training.run import Run, alone, write_whole
 from coterie.training.settings import TrainingSettings
 
 # What may change when a run goes on.
@@ -45,42 +46,44 @@ def train(
     `name`: what the bar says. The task is built before: what is wrong with it spoils no folder.
     """
     run = Run(out)
-    if world.main:
-        run = _folder(data, out, settings, resume, force)
-    world.from_main(None)
-    trainer = Trainer(task, settings, run, device, Silent(), world)
-    if resume:
-        trainer.resume()
-    if world.main:
-        run.started()
-    if console is None or not world.main:
-        progress = trainer.fit()
-    else:
-        with Bar(console, name, trainer.total, trainer.progress.step) as trainer.display:
+    with ExitStack() as held:
+        world.by_main(lambda: _folder(data, out, settings, resume, force, held))
+        trainer = Trainer(task, settings, run, device, Silent(), world)
+        if resume:
+            trainer.resume()
+        world.by_main(run.started)
+        if console is None or not world.main:
             progress = trainer.fit()
-    if progress.finished and world.main:
-        run.finish({"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds})
+        else:
+            with Bar(console, name, trainer.total, trainer.progress.step) as trainer.display:
+                progress = trainer.fit()
+        if progress.finished:
+            result = {"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds}
+            world.by_main(lambda: run.finish(result))
     world.from_main(None)  # nobody leaves before the others: connections cut short end a process with an error
     return progress
 
 
-def _folder(data: Data, out: Path, settings: TrainingSettings, resume: bool, force: bool) -> Run:
-    """The run's folder, made or found, with what it keeps of the data."""
+def _folder(data: Data, out: Path, settings: TrainingSettings, resume: bool, force: bool, held: ExitStack) -> None:
+    """The run's folder, made or found, with what it keeps of the data; nobody else trains into it while it is held."""
+    if there := out.is_dir():
+        held.enter_context(alone(out))
     content = {"settings": settings.to_dict(), "corpus": {"path": str(data.path.resolve()), **data.fingerprint}}
     if not (resume and Run(out).config.exists()):  # a run killed before it had begun begins now
-        run = Run.create(out, data.kind, content, force)
+        Run.create(out, data.kind, content, force)
     else:
-        run = reopen(data, out, settings)
+        reopen(data, out, settings)
+    if not there:
+        held.enter_context(alone(out))
     for name, text in data.files.items():
         write_whole(out / name, text)
-    return run
 
 
 def reopen(data: Data, out: Path, settings: TrainingSettings) -> Run:
     """The run that is there; refused if it is of other data or other settings."""
     run, stored = Run.open(out, data.kind)
     for name, new in data.fingerprint.items():
-        if (old := stored["corpus"].get(name)) != new:
+        if (old := stored["corpus"].get(name, new)) != new:
             raise ValueError(
                 f"{out} was trained on another text than {data.path} ({name.replace('_', ' ')} {old}, not {new}): give "
                 "that one, or another --out"
