@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,6 +135,16 @@ def test_lines_that_are_no_text_are_named_on_standard_input_too(run):
         (b"fine\nnot\0fine\n", "standard input, line 2: it holds NUL"),
     ):
         assert said in str(coterie("lm", "score", run, stdin=given).exception)
+
+
+def test_no_more_is_read_of_a_line_than_it_may_have(monkeypatch):
+    class Endless:
+        def readline(self, limit):
+            return b"x" * limit
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Endless()))
+    with pytest.raises(ValueError, match="standard input, line 1: it is longer than"):
+        next(standard_input())
 
 
 def test_no_standard_input_is_told(run, monkeypatch):
