@@ -306,11 +306,13 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("hsm-huffman", {"depth": 3}, "cannot be built with"),
         ("adaptive", {"div_value": 0}, "cannot be built with"),
         ("hsm-similarity", {"vectors": 0}, "cannot be built with"),
+        ("self-organized", {"partition": "nowhere.json"}, r"nowhere\.json does not exist: give a file"),
+        ("hsm-similarity", {"vectors": "nowhere.npy"}, r"nowhere\.npy does not exist: give a file"),
         ("full", {"device": "tpu"}, "cannot be built with"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(name, options, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
         build(
             name,
             D,

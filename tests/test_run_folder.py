@@ -170,6 +170,12 @@ def test_a_folder_in_which_nothing_has_begun_begins_now(corpus, tmp_path):
     assert done.exit_code == 0, done.exception
 
 
+def test_a_run_that_is_not_there_begins_and_that_is_said(corpus, tmp_path):
+    arguments = ("lm", "train", corpus.path, "--out", tmp_path / "run", "--resume", *SMALL)
+    assert "there is no run at" in coterie(*arguments).stderr
+    assert "there is no run at" not in coterie(*arguments).stderr
+
+
 def test_a_preset_said_again_brings_back_no_defaults(corpus, tmp_path):
     arguments = ["lm", "train", corpus.path, "--out", tmp_path / "run", "--preset", "paper"]
     assert coterie(*arguments, *SMALL).exit_code == 0

@@ -139,6 +139,8 @@ class Partition(nn.Module):
         """Reads what `save` wrote; a file of words needs the vocabulary that says which id each one has."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} does not exist: give a file that `Partition.save` wrote") from None
         except ValueError as error:
             raise ValueError(f"{path} is not a partition: {error}") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:

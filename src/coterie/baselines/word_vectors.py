@@ -47,6 +47,8 @@ def vectors_from_file(path: str | Path) -> Tensor:
     """Word vectors, (V, E), as `numpy.save` wrote them."""
     try:
         return torch.from_numpy(np.asarray(np.load(path, allow_pickle=False), dtype=np.float32))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist: give a file of word vectors that numpy.save wrote") from None
     except (ValueError, EOFError, TypeError) as error:
         raise ValueError(
             f"{path} holds no word vectors: expected one array of V rows, as numpy.save writes it ({error})"

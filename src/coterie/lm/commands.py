@@ -69,7 +69,7 @@ def train(
     from coterie.lm.train import train as run_training
     from coterie.training.run import Run
 
-    command.one_of(resume, force)
+    command.one_of(resume, force, out)
     given = command.given(context)
     if resume and Run(out).config.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})

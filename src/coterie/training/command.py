@@ -65,10 +65,12 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def one_of(resume: bool, force: bool) -> None:
-    """Refuses both."""
+def one_of(resume: bool, force: bool, out: Path) -> None:
+    """Refuses both, and says where there is nothing to go on with."""
     if resume and force:
         raise ValueError("--resume goes on with a run, --force replaces it: give one of them")
+    if resume and not out.exists():
+        typer.echo(f"there is no run at {out} yet: it begins now", err=True)
 
 
 def carry_out(train: "Callable[[Console | None, World], Progress]", out: Path) -> None:
