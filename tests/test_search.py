@@ -39,6 +39,20 @@ def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
         assert torch.allclose(log_p.gather(1, indices), values, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_clusters", [3, 9, 60])
+@pytest.mark.parametrize("k", [1, 3, 12, 40])
+def test_of_many_flat_rows_the_words_of_k_clusters_are_sorted_and_no_others(monkeypatch, k, n_clusters):
+    head = with_empty_clusters(300, n_clusters, reorganize_every=None)
+    hidden = 0.1 * torch.randn(40, WIDTH)
+    log_p = head.log_prob(hidden)
+    monkeypatch.setattr(search, "SPARED", 0)
+    monkeypatch.setattr(Words, "log_prob_in_order", None)
+    values, indices = head.topk(hidden, k)
+    torch.testing.assert_close(values, log_p.topk(k).values)
+    torch.testing.assert_close(log_p.gather(1, indices), values)
+    assert all(len(set(row)) == k for row in indices.tolist())
+
+
 class Counted(Words):
     """Counts what is fetched: clusters by their words and rows, all words by rows."""
 

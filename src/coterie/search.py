@@ -37,6 +37,8 @@ TOGETHER = 1024
 # Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
 # while: no row is like another, and the dense cost is certain.
 PILOTS, WORTH = 4, 0.6
+# All words of k clusters are sorted in place of all there are, if that leaves so many times fewer.
+SPARED = 8
 # Numbers a wave may hold, a word of a cluster for every row that asks: more would take too much memory.
 MOST_FOUND = 1 << 24
 
@@ -119,8 +121,24 @@ def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[T
     if hidden.shape[0] < MANY_ROWS:
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices
-    values, indices = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
-    return values, words.partition.words[indices]
+    partition = words.partition
+    if SPARED * k * partition.capacity > partition.n_words:
+        values, indices = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
+        return values, partition.words[indices]
+    # The k best words are in the k clusters whose best words are best: none of the others has to be written or sorted.
+    by_word = words.logits_by_word(hidden)  # (V, T)
+    best, mass = words.heads_of_clusters(by_word)  # (T, C)
+    clusters = (best + log_cluster).topk(min(k, partition.n_clusters), -1).indices  # (T, k)
+    sizes, offsets = partition.sizes[clusters], partition.offsets[clusters]
+    column = torch.arange(int(sizes.max()))  # (S,)
+    inside = column < sizes[..., None]  # (T, k, S)
+    place = (offsets[..., None] + column).clamp_(max=partition.n_words - 1)
+    found = partition.words.index_select(0, place.flatten()).view(hidden.shape[0], -1)  # (T, k · S)
+    rows = torch.arange(hidden.shape[0])[:, None]
+    log_prob = by_word.reshape(-1).index_select(0, (found * rows.numel() + rows).flatten()).view(inside.shape)
+    log_prob += (log_cluster - mass).gather(1, clusters)[..., None]
+    values, places = log_prob.masked_fill_(~inside, -torch.inf).flatten(1).topk(k, -1)
+    return values, found.gather(1, places)
 
 
 def _of(hidden: Tensor, questions: Tensor, n_hypotheses: int) -> Tensor:
