@@ -18,7 +18,7 @@ from coterie.lm.corpus import Corpus
 from coterie.lm.train import LanguageTask, train
 from coterie.training import checkpoint
 from coterie.training.distributed import SharedHead, World, check_same, leave
-from coterie.training.logs import read_journal
+from coterie.training.logs import Journal, read_journal
 from tests.corpora import SMALL, small, tiny_corpus
 
 STILL = {**SMALL, "dropout": 0.0}  # processes drop out different units
@@ -98,13 +98,30 @@ def test_what_goes_wrong_in_the_first_process_is_told_by_all(corpus, tmp_path):
 def _refused(world, data, folder):
     with pytest.raises(ValueError, match="is there and is not a run"):
         train(Corpus.open(data), folder / "taken", small(), world=world)
+    usual = Journal.write
+    for name in ("log", "reorganisations"):
+        if world.main:
+            Journal.write = _none_for(name, usual)
+        with pytest.raises((OSError, ValueError), match="No space left"):
+            train(Corpus.open(data), folder / name, small(epochs=1), world=world)
+        Journal.write = usual
+    train(Corpus.open(data), folder / "whole", small(epochs=1), world=world)
+    if world.main:
+        (folder / "whole/log.jsonl").write_text("")
+    with pytest.raises(ValueError, match="has lost lines"):
+        train(Corpus.open(data), folder / "whole", small(epochs=1), world=world, resume=True)
     if world.main:
         checkpoint.sync_folder = _no_room
     with pytest.raises((OSError, ValueError), match=r"the checkpoint .* could not be written"):
         train(Corpus.open(data), folder / "full", small(epochs=1), world=world)
 
 
-def _no_room(folder):
+def _none_for(name, usual):
+    """A journal's `write` that has no room for the files of a name."""
+    return lambda journal, record: _no_room(journal) if name in journal.path.name else usual(journal, record)
+
+
+def _no_room(file):
     raise OSError(28, "No space left on device")
 
 

@@ -246,7 +246,7 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         (("lm", "train", "{data}", "--out", "{new}", "--initial-range", "-1"), "initial_range must be 0 or more"),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "nan"),
-            "initial_range must be a number; got nan",
+            "initial_range must be a finite number; got nan",
         ),
         (("lm", "train", "{data}", "--out", "{new}", "--seed", "9" * 30), "seed must be from 0"),
         (
@@ -264,7 +264,7 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         ),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "inf"),
-            "initial_range must be a number; got inf",
+            "initial_range must be a finite number; got inf",
         ),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--initial-range", "1e39"),
@@ -272,7 +272,7 @@ def test_frequency_bins_hold_like_shares_of_the_text():
         ),
         (
             ("lm", "train", "{data}", "--out", "{new}", "--weight-decay", "inf"),
-            "weight_decay must be a number; got inf",
+            "weight_decay must be a finite number; got inf",
         ),
         (("lm", "train", "{data}", "--out", "{new}", "--embedding", "9" * 20), "embedding must be 1,048,576 at most"),
         (("lm", "train", "{data}", "--out", "{new}", "--hidden", "9" * 20), "hidden must be 1,048,576 at most"),

@@ -120,7 +120,11 @@ def test_another_text_than_the_one_prepared_is_refused(tmp_path):
     for other, said in (("two.txt", r"was made from one\.txt .*, not from two\.txt"), ("no.txt", "does not exist")):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             reproduce(str(tmp_path / other), *arguments, min_count=1, dev_chars=9000, **TINY)
+    with pytest.raises(ValueError, match="was made with min_count 1, not 3"):
+        reproduce(str(tmp_path / "one.txt"), *arguments, min_count=3, dev_chars=9000, **TINY)
     assert (tmp_path / "out/report.json").read_bytes() == before
+    # That name is one text's: what was made of it needs no other.
+    assert reproduce("text8", *arguments, min_count=1, dev_chars=9000, **TINY)
     assert reproduce(str(tmp_path / "one.txt"), *arguments, min_count=1, dev_chars=9000, **TINY)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ import pytest
 import torch
 
 from coterie.lm.corpus import prepare
+from coterie.lm.settings import from_preset
 from coterie.lm.train import LanguageTask, data, train
+from coterie.lm.trained import Trained
 from coterie.training import checkpoint
 from coterie.training.logs import Board, Journal
 from coterie.training.run import Run, alone, write_whole
+from tests.corpora import SMALL as CORPUS_SMALL
 from tests.corpora import small, tiny_corpus, tiny_text
 from tests.test_lm_commands import SMALL, coterie
 
@@ -62,6 +66,20 @@ def test_a_run_from_before_texts_were_told_apart_goes_on(corpus, run):
     assert train(corpus, run, small(epochs=1), resume=True).finished
 
 
+def test_a_run_from_before_presets_were_noted_goes_on(corpus, tmp_path):
+    settings = from_preset("paper", **{**CORPUS_SMALL, "epochs": 1})
+    train(corpus, tmp_path / "run", settings)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["settings"].pop("preset") == "paper"
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    assert train(corpus, tmp_path / "run", settings, resume=True).finished
+
+
+def test_no_limit_and_never_are_settings(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(epochs=1, clip=math.inf, checkpoint_every=math.inf))
+    assert Trained.open(tmp_path / "run", "cpu").settings.clip == math.inf
+
+
 def test_a_development_part_of_one_word_is_told_before_training(tmp_path):
     (tmp_path / "text.txt").write_text(tiny_text() + " x")
     corpus = prepare([tmp_path / "text.txt"], tmp_path / "data", dev_chars=1)
@@ -106,6 +124,19 @@ def test_a_run_holds_its_folder_while_it_trains_and_no_longer(corpus, tmp_path, 
         pass
 
 
+def test_a_new_folder_is_held_before_anything_is_written(corpus, tmp_path, monkeypatch):
+    out, usual = tmp_path / "new/run", Run.create
+
+    def created(path, *given):
+        assert not any(path.iterdir())
+        with pytest.raises(ValueError, match="another process"), alone(path):
+            pass
+        return usual(path, *given)
+
+    monkeypatch.setattr(Run, "create", created)
+    assert train(corpus, out, small(epochs=1)).finished
+
+
 # -- no room --------------------------------------------------------------------------------------------------------
 
 
@@ -139,11 +170,14 @@ def test_tensorboard_without_room_is_done_without(tmp_path, monkeypatch):
     def fail(kind=OSError):
         raise kind(errno.ENOSPC, "No space left on device")
 
-    for kind in (OSError, KeyError):  # in a thread, as its writer's do
-        thread = threading.Thread(target=fail, args=(kind,))
-        thread.start()
-        thread.join()
-    assert [failure.exc_type for failure in told] == [KeyError]
+    class Own(threading.Thread):
+        __module__ = "tensorboard.summary"
+
+    for thread, kind in ((Own, OSError), (Own, KeyError), (threading.Thread, BlockingIOError)):
+        one = thread(target=fail, args=(kind,))
+        one.start()
+        one.join()
+    assert [failure.exc_type for failure in told] == [KeyError, BlockingIOError]  # not its own full disk
 
     class Writer:
         def add_scalar(self, *given):

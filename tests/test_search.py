@@ -53,6 +53,16 @@ def test_of_many_flat_rows_the_words_of_k_clusters_are_sorted_and_no_others(monk
     assert all(len(set(row)) == k for row in indices.tolist())
 
 
+@pytest.mark.parametrize("rows, k", [(40, 5), (40, 2000), (2, 5)])
+def test_the_default_device_is_nothing_to_a_layer_that_is_elsewhere(rows, k):
+    head = make(40_000, in_features=8, reorganize_every=None)
+    hidden = 0.1 * torch.randn(rows, 8)
+    expected = head.topk(hidden, k)
+    with torch.device("meta"):
+        found = head.topk(hidden, k)
+    torch.testing.assert_close(found, expected)
+
+
 class Counted(Words):
     """Counts what is fetched: clusters by their words and rows, all words by rows."""
 

@@ -130,11 +130,11 @@ def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[T
     best, mass = words.heads_of_clusters(by_word)  # (T, C)
     clusters = (best + log_cluster).topk(min(k, partition.n_clusters), -1).indices  # (T, k)
     sizes, offsets = partition.sizes[clusters], partition.offsets[clusters]
-    column = torch.arange(int(sizes.max()))  # (S,)
+    column = torch.arange(int(sizes.max()), device=sizes.device)  # (S,)
     inside = column < sizes[..., None]  # (T, k, S)
     place = (offsets[..., None] + column).clamp_(max=partition.n_words - 1)
     found = partition.words.index_select(0, place.flatten()).view(hidden.shape[0], -1)  # (T, k · S)
-    rows = torch.arange(hidden.shape[0])[:, None]
+    rows = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
     log_prob = by_word.reshape(-1).index_select(0, (found * rows.numel() + rows).flatten()).view(inside.shape)
     log_prob += (log_cluster - mass).gather(1, clusters)[..., None]
     values, places = log_prob.masked_fill_(~inside, -torch.inf).flatten(1).topk(k, -1)

@@ -243,7 +243,7 @@ def reproduce(
     named = {"epochs": epochs, "evaluate_every": evaluate_every, "device": device}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     extra = dict(map(command.parse_option, setting or []))
-    if taken := [name for name in extra if name in ("head", "seed", *given)]:
+    if taken := [name for name in extra if name in ("head", "seed", "preset", *given)]:
         raise ValueError(f"--setting {taken[0]}: the rows of a comparison say it themselves, or it was given beside")
     given |= extra
     console = Listening()

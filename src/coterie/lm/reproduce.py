@@ -12,7 +12,7 @@ from rich.console import Console
 from coterie.lm.corpus import VOCABULARY, Corpus, prepare
 from coterie.lm.experiments import EXPERIMENTS, Experiment, in_parts, parts_of
 from coterie.lm.report import Report, Row, write
-from coterie.lm.sources import check_made_from, find
+from coterie.lm.sources import TEXT8, check_made_from, find
 from coterie.lm.train import data, train
 from coterie.lm.variants import Variant, chosen
 from coterie.training.run import Run
@@ -70,8 +70,11 @@ def _corpus(source: str, out: Path, experiment: Experiment, min_count: int, dev_
     ready = out / "data"
     if ready.exists():
         corpus = Corpus.open(ready)
-        files = parts_of(Path(source)) if experiment.parts else [file.path for file in find([source])]
-        check_made_from(files, ready, corpus.source)
+        if experiment.parts:
+            check_made_from(parts_of(Path(source)), ready, corpus.source)
+        elif source != TEXT8 or Path(source).exists():  # that name stands for one text, wherever it came from
+            files = [file.path for file in find([source])]
+            check_made_from(files, ready, corpus.source, min_count=min_count, dev_chars=dev_chars)
         return corpus
     if experiment.parts:
         return in_parts(Path(source), ready)

@@ -126,13 +126,16 @@ def find(
     return [TextFile(path, path.stat().st_size) for path in files]
 
 
-def check_made_from(files: Iterable[Path], ready: Path, source: dict[str, Any]) -> None:
-    """Refuses a prepared folder whose `source` tells of other files than these, by their names and sizes."""
+def check_made_from(files: Iterable[Path], ready: Path, source: dict[str, Any], **settings: Any) -> None:
+    """Refuses a prepared folder whose `source` tells of other files, by their names and sizes, or other settings."""
     made = sorted((file["name"], file["bytes"]) for part in source["files"].values() for file in part)
     given = sorted((path.name, path.stat().st_size) for path in files)
     if made != given:
         before, now = (", ".join(f"{name} ({size:,} bytes)" for name, size in found) for found in (made, given))
         raise ValueError(f"{ready} was made from {before}, not from {now}: remove it, or choose another --out")
+    for name, value in settings.items():
+        if (then := source["settings"][name]) != value:
+            raise ValueError(f"{ready} was made with {name} {then}, not {value}: remove it, or choose another --out")
 
 
 def in_folder(folder: Path) -> list[Path]:

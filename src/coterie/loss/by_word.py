@@ -8,7 +8,7 @@ Shapes: T tokens, D width, V words, C clusters, N tokens of one cluster, S words
 """
 
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,14 +51,15 @@ class ByWord:
         first = _before(counts)  # (C,) the first token of each cluster
         # The value of a token and of a word of its cluster is kept at `begin` + token · size + the word's place.
         begin = _before(self._of) - first * sizes - _before(sizes)  # (C,)
-        places = torch.arange(n_words, dtype=torch.int32)
-        clusters = torch.arange(counts.numel(), dtype=torch.int32).repeat_interleave(over.sizes, output_size=n_words)
+        up_to = partial(torch.arange, dtype=torch.int32, device=out.device)  # whatever the default device is
+        places = up_to(n_words)
+        clusters = up_to(counts.numel()).repeat_interleave(over.sizes, output_size=n_words)
         place, cluster = (torch.empty_like(part).scatter_(0, over.words, part) for part in (places, clusters))  # (V,)
         counts, first, begin, sizes = (part.index_select(0, cluster) for part in (counts, first, begin, sizes))  # (V,)
         starts = counts.new_zeros(n_words + 1)
         torch.cumsum(counts, 0, dtype=torch.int32, out=starts[1:])
         word = torch.repeat_interleave(counts, output_size=self._values.numel())
-        columns = (first - starts[:-1]).index_select(0, word).add_(torch.arange(word.numel(), dtype=torch.int32))
+        columns = (first - starts[:-1]).index_select(0, word).add_(up_to(word.numel()))
         kept_at = sizes.index_select(0, word).mul_(columns).add_((begin + place).index_select(0, word))
         values = self._values.index_select(0, kept_at)
         matrix = torch.sparse_csr_tensor(starts, columns, values, (n_words, hidden.shape[0]), check_invariants=False)

@@ -96,12 +96,8 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
     if not ready.exists():
         return prepare([source], ready, **wanted)
     pairs = Pairs.open(ready)
-    check_made_from(
-        (file for part in find([source]).files.values() for files in part for file in files), ready, pairs.source
-    )
-    for name, value in wanted.items():
-        if (made := pairs.source["settings"][name]) != value:
-            raise ValueError(f"{ready} was made with {name} {made}, not {value}: remove it, or choose another --out")
+    files = (file for part in find([source]).files.values() for pair in part for file in pair)
+    check_made_from(files, ready, pairs.source, **wanted)
     return pairs
 
 

@@ -1,6 +1,7 @@
 """What every command that trains takes and does: its options, the settings they make, and what is said of the run."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +70,7 @@ def one_of(resume: bool, force: bool, out: Path) -> None:
     """Refuses both, and says where there is nothing to go on with."""
     if resume and force:
         raise ValueError("--resume goes on with a run, --force replaces it: give one of them")
-    if resume and not out.exists():
+    if resume and not out.exists() and os.environ.get("RANK", "0") == "0":
         typer.echo(f"there is no run at {out} yet: it begins now", err=True)
 
 

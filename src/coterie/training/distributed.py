@@ -77,8 +77,8 @@ class World:
         if self.main:
             try:
                 work()
-            except (ValueError, OSError) as caught:
-                wrong, error = str(caught), caught
+            except Exception as caught:
+                wrong, error = str(caught) or type(caught).__name__, caught
         wrong = self.from_main(wrong)
         if error is not None:
             raise error

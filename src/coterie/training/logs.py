@@ -88,7 +88,8 @@ class Board:
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """Files are written by a thread; that it has no room left is told by the run's own files."""
-        if not isinstance(failure.exc_value, OSError):
+        its_own = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (its_own and isinstance(failure.exc_value, OSError)):
             self.before(failure)
 
 

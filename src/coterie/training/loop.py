@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -117,7 +118,7 @@ class Trainer:
     def fit(self) -> Progress:
         """Trains to the end, or until the user or a lack of progress stops it."""
         with Interrupt() as interrupt:
-            self._open()
+            self.world.by_main(self._open)
             try:
                 self._loop(interrupt)
             finally:
@@ -143,10 +144,8 @@ class Trainer:
             step_once(*task.batch(progress.step))
             progress.step += 1
             progress.summed += 1
-            if (moved := task.updated()) is not None and self.world.main:
-                self.journals[1].write({"step": progress.step, **moved})
-                self.journals[2].reorganized(progress.step)
-                self.board.write("reorganisation", {"step": progress.step, **moved})
+            if (moved := task.updated()) is not None:
+                self.world.by_main(partial(self._reorganized, {"step": progress.step, **moved}))
             epoch_over = progress.step % task.steps_per_epoch == 0
             look = epoch_over or bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
             if look or progress.step % settings.log_every == 0:
@@ -198,9 +197,7 @@ class Trainer:
             "seconds": progress.seconds + now - self.started,
         }
         self.display.advance(progress.step, perplexity(loss), rate)
-        if self.world.main:
-            self.journals[0].write(record)
-            self.board.write("train", record)
+        self.world.by_main(partial(self._note, "train", record))
 
     def _evaluate(self) -> None:
         self._pause()
@@ -217,9 +214,8 @@ class Trainer:
         kept = better or (self.settings.keep == "last" and math.isfinite(loss))
         if kept:
             progress.best = record
+        self.world.by_main(partial(self._note, "evaluate", record))
         if self.world.main:
-            self.journals[0].write(record)
-            self.board.write("evaluate", record)
             told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
             self.display.say(f"update {progress.step:,}: {told}")
         if kept:
@@ -229,6 +225,16 @@ class Trainer:
             progress.finished = True
             self.display.say(f"stopped early: the last {progress.stale} evaluations were no better")
         self._go()
+
+    def _note(self, name: str, record: dict[str, Any]) -> None:
+        """In the log, and on TensorBoard under a name."""
+        self.journals[0].write(record)
+        self.board.write(name, record)
+
+    def _reorganized(self, record: dict[str, Any]) -> None:
+        self.journals[1].write(record)
+        self.journals[2].reorganized(record["step"])
+        self.board.write("reorganisation", record)
 
     def _diverged(self, loss: float) -> ValueError:
         return ValueError(
@@ -260,13 +266,12 @@ class Trainer:
         self._go()
 
     def _open(self) -> None:
-        if self.world.main:
-            run, (log, reorganizations, moves) = self.run, self.positions
-            self.journals = (
-                Journal(run.log, log), Journal(run.reorganizations, reorganizations),
-                MovesJournal(run.moves, moves, self.task.model, self.progress.step),
-            )  # fmt: skip
-            self.board = Board(self.run.path / "tensorboard", self.progress.step)
+        run, (log, reorganizations, moves) = self.run, self.positions
+        self.journals = (
+            Journal(run.log, log), Journal(run.reorganizations, reorganizations),
+            MovesJournal(run.moves, moves, self.task.model, self.progress.step),
+        )  # fmt: skip
+        self.board = Board(self.run.path / "tensorboard", self.progress.step)
 
     def _close(self) -> None:
         if self.world.main:

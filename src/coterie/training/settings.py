@@ -36,7 +36,10 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            if (wanted := _wanted(kind, getattr(self, name))) is not None:
+            value = getattr(self, name)
+            # As good as no limit and never.
+            unlimited = value == math.inf and name in ("clip", "checkpoint_every")
+            if (wanted := _wanted(kind, value)) is not None and not unlimited:
                 raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be from 0 to 2^63 - 1; got {self.seed}")
@@ -82,7 +85,7 @@ WIDEST = 1 << 20  # of an embedding or a hidden layer
 _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
-    float: ((int, float), "a number"),
+    float: ((int, float), "a finite number"),
     dict: (dict, "names with values"),
 }
 

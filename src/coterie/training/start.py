@@ -66,15 +66,15 @@ def train(
 
 def _folder(data: Data, out: Path, settings: TrainingSettings, resume: bool, force: bool, held: ExitStack) -> None:
     """The run's folder, made or found, with what it keeps of the data; nobody else trains into it while it is held."""
-    if there := out.is_dir():
+    if not out.exists():
+        out.mkdir(parents=True, exist_ok=True)
+    if out.is_dir():  # held before anything is written: another process may be about to do the same
         held.enter_context(alone(out))
     content = {"settings": settings.to_dict(), "corpus": {"path": str(data.path.resolve()), **data.fingerprint}}
     if not (resume and Run(out).config.exists()):  # a run killed before it had begun begins now
         Run.create(out, data.kind, content, force)
     else:
         reopen(data, out, settings)
-    if not there:
-        held.enter_context(alone(out))
     for name, text in data.files.items():
         write_whole(out / name, text)
 
@@ -90,6 +90,8 @@ def reopen(data: Data, out: Path, settings: TrainingSettings) -> Run:
             )
     before = type(settings).from_dict(stored["settings"])
     for one in fields(settings):
+        if one.name == "preset" and one.name not in stored["settings"]:
+            continue  # a run of before it was noted
         old, new = getattr(before, one.name), getattr(settings, one.name)
         if old != new and one.name not in FREE:
             raise ValueError(
