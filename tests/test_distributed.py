@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 
 import pytest
 import torch
@@ -40,7 +41,9 @@ def in_two_processes(work, *arguments):
 
 def _enter(rank, work, store, *arguments):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    # One that waits in vain fails before long.
+    patience = timedelta(seconds=40)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=patience)
     world = World(rank, 2, rank)
     try:
         work(world, *arguments)
