@@ -130,7 +130,7 @@ def test_mistakes_name_the_file_and_the_line(gigaword, tmp_path):
     assert f"{short} has 3" in says(summaries, "--reference", good, "--reference", short)
     latin = file("latin", "a\nb\ncafé\nd\n".encode("latin-1"))
     for arguments in ((latin, "--reference", good), (summaries, "--reference", latin)):
-        assert f"{latin}, line 3 is not UTF-8 (byte 4 of it is 0xe9)" in says(*arguments)
+        assert f"{latin}, line 3: byte 4 of the line is no valid UTF-8" in says(*arguments)
     empty = file("empty", b"")
     for arguments in ((empty, "--reference", good), (summaries, "--reference", empty)):
         assert f"{empty} is empty" in says(*arguments)

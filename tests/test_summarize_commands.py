@@ -110,7 +110,7 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
         (("cluster", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
         (("cluster", "{data}", "--out", "{titles}", "--resume", "--force"), "give one of them"),
         (("generate", "{nothing}"), "is not a run"),
-        (("generate", "{run}", "{nothing}"), "is no file: give one with text"),
+        (("generate", "{run}", "{nothing}"), "does not exist: give a text file"),
         (("train", "{data}", "--out", "{new}", "--partition", "{nothing}"), "give a file of clusters, or the folder"),
         (("generate", "{titles}"), 'not of a run of kind "summarizer"'),
         (("prepare", "{nothing}", "{new}"), "does not exist"),

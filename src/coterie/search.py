@@ -122,10 +122,16 @@ def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[T
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices
     partition = words.partition
-    if SPARED * k * partition.capacity > partition.n_words:
-        values, indices = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
-        return values, partition.words[indices]
-    # The k best words are in the k clusters whose best words are best: none of the others has to be written or sorted.
+    if SPARED * k * partition.capacity <= partition.n_words:
+        return _dense_by_cluster(words, hidden, log_cluster, k)
+    values, indices = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
+    return values, partition.words[indices]
+
+
+def _dense_by_cluster(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The same for many rows: the k best words are in the k clusters whose best words are best, and those of the others
+    are neither written nor sorted."""
+    partition = words.partition
     by_word = words.logits_by_word(hidden)  # (V, T)
     best, mass = words.heads_of_clusters(by_word)  # (T, C)
     clusters = (best + log_cluster).topk(min(k, partition.n_clusters), -1).indices  # (T, k)

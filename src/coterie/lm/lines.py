@@ -12,8 +12,10 @@ LONGEST_LINE = 1 << 20  # bytes: more is a file that nobody has split into lines
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a file, perhaps compressed; what is not text is refused with the number of its line."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file: give one with text, a line each")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; expected a text file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: give a text file")
     rest, number = b"", 0
     for block in chain(unpacked(path, lambda _: None), [b""]):
         *ended, rest = (rest + block).split(b"\n")

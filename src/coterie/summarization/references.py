@@ -1,6 +1,5 @@
 """What summaries are held against: lines of text files, one summary each, all of one length."""
 
-import codecs
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,27 +31,12 @@ class Duc:
 
 def read_lines(file: Path) -> list[str]:
     """The lines of a text file, one summary each; an empty one is a summary that says nothing."""
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; expected a text file with one summary a line")
-    if not file.exists():
-        raise FileNotFoundError(f"{file} does not exist: give a text file with one summary a line")
-    # Only line feeds part lines: str.splitlines would also break at characters inside a summary.
-    raw = file.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")
-    if not raw:
-        raise ValueError(f"{file} is empty: give a text file with one summary a line")
-    lines = []
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if len(line) > LONGEST:
+    lines = list(lines_of(file))
+    for number, line in enumerate(lines, start=1):
+        if (n_bytes := len(line.encode())) > LONGEST:
             raise ValueError(
-                f"{file}, line {number:,} has {len(line):,} bytes, a summary at most {LONGEST:,}: put one a line"
+                f"{file}, line {number:,} has {n_bytes:,} bytes, a summary at most {LONGEST:,}: put one a line"
             )
-        try:
-            lines.append(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file}, line {number:,} is not UTF-8 (byte {error.start + 1} of it is 0x{line[error.start]:02x}): "
-                "convert the file to UTF-8"
-            ) from None
     return lines
 
 
