@@ -153,6 +153,7 @@ def test_the_command_prepares_the_text_itself(tmp_path):
         (("text8", "x", "--setting", "epochs"), "takes NAME=VALUE"),
         (("text8", "x", "--setting", "head=full"), "--setting head: the rows of a comparison say it"),
         (("text8", "x", "--setting", "seed=3"), "--setting seed"),
+        (("text8", "x", "--setting", "preset=paper"), "--setting preset"),
         (("text8", "x", "--epochs", "2", "--setting", "epochs=3"), "--setting epochs"),
         (("text8", "x", "--heads", "full,"), "there is nothing called '' to compare"),
         (("text8", "x", "--heads", "full,full"), "every head and every seed once"),
