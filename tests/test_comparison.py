@@ -16,7 +16,7 @@ from coterie.lm.variants import VARIANTS
 from tests.test_lm_commands import coterie
 
 HEADS = [
-    "full", "importance", "importance-bigram", "nce", "hsm-frequency", "hsm-similarity", "hsm-huffman",
+    "full", "importance", "importance-bigram", "nce", "hsm-frequency", "hsm-similarity", "hsm-brown", "hsm-huffman",
     "differentiated", "adaptive", "cnn", "self-organized", "paper",
 ]  # fmt: skip
 if hasattr(F, "linear_cross_entropy"):

@@ -5,11 +5,12 @@ Shapes: V words, C clusters.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.baselines.brown import brown_clusters
 from coterie.baselines.frequency import By, frequency_bins
 from coterie.baselines.similarity import similar_words
 from coterie.baselines.word_vectors import vectors_from_file, vectors_from_text
@@ -68,6 +69,7 @@ def hsm_similarity(
     n_classes: int,
     counts: Tensor,
     n_clusters: int | None = None,
+    by: Literal["k-means", "brown"] = "k-means",
     gamma: float = 1.5,
     vectors: Tensor | str | Path | None = None,
     text: NDArray[Any] | None = None,
@@ -75,21 +77,43 @@ def hsm_similarity(
     vocabulary: Words = None,
     **options: Any,
 ) -> SelfOrganizedSoftmax:
-    """Clusters of words with like vectors: of those given, (V, E) or a file of `numpy.save`, or of the text's own."""
+    """Clusters of words with like vectors: of those given, (V, E) or a file of `numpy.save`, or of the text's own.
+
+    by: how they are found, by k-means over the vectors or, without any, as the text's Brown clusters.
+    """
     found = opened(partition, vocabulary)
     if found is None:
-        if isinstance(vectors, (str, Path)):
-            vectors = vectors_from_file(vectors)
-        elif vectors is None and text is not None:
-            vectors = vectors_from_text(text, n_classes)
-        if vectors is None:
-            raise ValueError(
-                "clusters of similar words need vectors= (one for each word, or a file of them), text= (the training "
-                "text, as word numbers) or partition="
-            )
-        counted = check_counts(counts, n_classes)
-        found = similar_words(vectors, counted, _clusters(n_clusters, n_classes), gamma)
+        if by not in ("k-means", "brown"):
+            raise ValueError(f"by must be 'k-means' or 'brown'; got {by!r}")
+        counted, wanted = check_counts(counts, n_classes), _clusters(n_clusters, n_classes)
+        if by == "brown":
+            found = brown_clusters(_text_alone(text, vectors), counted, wanted, gamma)
+        else:
+            found = similar_words(_vectors(vectors, text, n_classes), counted, wanted, gamma)
     return _fixed(in_features, n_classes, counts, found, {**options, "gamma": gamma})
+
+
+def _vectors(vectors: Tensor | str | Path | None, text: NDArray[Any] | None, n_classes: int) -> Tensor:
+    """The words' vectors, (V, E): those given, or made from the text."""
+    if isinstance(vectors, (str, Path)):
+        return vectors_from_file(vectors)
+    if vectors is None and text is not None:
+        return vectors_from_text(text, n_classes)
+    if vectors is None:
+        raise ValueError(
+            "clusters of similar words need vectors= (one for each word, or a file of them), text= (the training "
+            "text, as word numbers) or partition="
+        )
+    return vectors
+
+
+def _text_alone(text: NDArray[Any] | None, vectors: Tensor | str | Path | None) -> NDArray[Any]:
+    """The text, for clusters that are made from nothing else."""
+    if vectors is not None:
+        raise ValueError("by='brown' makes clusters from the text alone; leave out vectors=, or give by='k-means'")
+    if text is None:
+        raise ValueError("Brown clusters need text= (the training text, as word numbers) or partition=")
+    return text
 
 
 def _clusters(n_clusters: int | None, n_classes: int) -> int:

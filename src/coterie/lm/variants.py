@@ -44,6 +44,7 @@ VARIANTS: dict[str, Variant] = {
     "hsm-frequency": _head("hierarchical, frequency bins", "hsm-frequency", 166),
     "hsm-frequency-root": _head("hierarchical, bins of √frequency", "hsm-frequency", by="root"),
     "hsm-similarity": _head("hierarchical, clusters of similar words", "hsm-similarity"),
+    "hsm-brown": _head("hierarchical, Brown clusters", "hsm-similarity", by="brown"),
     "hsm-huffman": _head("hierarchical, Huffman tree", "hsm-huffman"),
     "differentiated": _head("D-softmax", "differentiated", 195),
     "adaptive": _head("adaptive softmax (torch)", "adaptive", 147),
