@@ -26,12 +26,14 @@ def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
 def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0) -> HeadOutput:
     """log P(target) and the mean loss, smoothed if asked for; `logits` (..., V), `target` (...)."""
     rows, flat = precise(logits.reshape(-1, logits.shape[-1])), target.reshape(-1)  # (T, V), (T,)
-    lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
-    found = mean_loss(-lost, target, ignore_index)
     if not label_smoothing:
-        return found
-    lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
-    return HeadOutput(found.output, mean_loss(-lost, target, ignore_index).loss)
+        lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
+        return mean_loss(-lost, target, ignore_index)
+    log_prob = rows.log_softmax(-1)  # once for both, as large as it is
+    lost = F.nll_loss(log_prob, flat, ignore_index=ignore_index, reduction="none")
+    even = torch.where(flat != ignore_index, log_prob.mean(-1), 0.0)
+    smoothed = (1 - label_smoothing) * -lost + label_smoothing * even
+    return HeadOutput(-lost.reshape(target.shape), mean_loss(smoothed, target, ignore_index).loss)
 
 
 class DenseAnswers:
