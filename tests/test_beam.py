@@ -8,18 +8,22 @@ import torch
 
 from coterie import search as words_search
 from coterie.baselines import build as build_head
-from coterie.summarization.beam import search
+from coterie.summarization.beam import Beam, search
 from coterie.summarization.model import Summarizer
 from coterie.words import Words
 
 EOS = 1
 
 
-def model(n_words=6, head="self-organized", hidden=8, bidirectional=True, seed=0, sharp=3.0, **options):
+def model(
+    n_words=6, head="self-organized", hidden=8, bidirectional=True, input_feeding=False, seed=0, sharp=3.0, **options
+):
     """A summarizer with random weights, large enough that it prefers something."""
     torch.manual_seed(seed)
     layer = build_head(head, hidden, n_words, torch.ones(n_words, dtype=torch.int64), **options)
-    found = Summarizer(n_words, EOS, hidden, hidden, layer, bidirectional, look_at_words=True)
+    found = Summarizer(
+        n_words, EOS, hidden, hidden, layer, bidirectional, look_at_words=True, input_feeding=input_feeding
+    )
     with torch.no_grad():
         for parameter in found.parameters():
             parameter.copy_(torch.randn_like(parameter) * sharp / math.sqrt(hidden))
@@ -49,9 +53,10 @@ def titles(n_words, longest):
 
 @pytest.mark.parametrize("head", ["self-organized", "full"])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("input_feeding", [False, True])
 @torch.no_grad()
-def test_a_beam_with_room_for_everything_finds_all_titles_in_their_order(head, penalty):
-    found = model(4, head, seed=3, sharp=1.0)
+def test_a_beam_with_room_for_everything_finds_all_titles_in_their_order(head, penalty, input_feeding):
+    found = model(4, head, input_feeding=input_feeding, seed=3, sharp=1.0)
     article, length = sentences(3, 4)
     every = list(titles(4, 3))
     hypotheses = search(found, article, length, beam=len(every), longest=3, penalty=penalty)
@@ -96,9 +101,10 @@ def brute(found, article, length, beam, longest, end=True):
 @pytest.mark.parametrize(
     ("beam", "longest", "end"), [(1, 6, True), (1, 9, False), (2, 6, False), (3, 5, True), (6, 3, True)]
 )
+@pytest.mark.parametrize("input_feeding", [False, True])
 @torch.no_grad()
-def test_it_is_the_plain_search(head, beam, longest, end):
-    found = model(7, head, seed=1, sharp=2.0)
+def test_it_is_the_plain_search(head, beam, longest, end, input_feeding):
+    found = model(7, head, input_feeding=input_feeding, seed=1, sharp=2.0)
     article, length = sentences(4, 7)
     hypotheses = search(found, article, length, beam=beam, longest=longest, end=end)
     for row in range(4):
@@ -109,12 +115,13 @@ def test_it_is_the_plain_search(head, beam, longest, end):
 
 
 @pytest.mark.parametrize("end", [True, False])
-def test_the_pruned_search_finds_what_the_dense_one_finds(end, monkeypatch):
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_the_pruned_search_finds_what_the_dense_one_finds(end, input_feeding, monkeypatch):
     monkeypatch.setattr(words_search, "SMALL", 0)
     clusters = []
     own = Words.logits_of
     monkeypatch.setattr(Words, "logits_of", lambda *given: (clusters.append(1), own(*given))[1])
-    found = model(3000, hidden=16, seed=2)
+    found = model(3000, hidden=16, input_feeding=input_feeding, seed=2)
     article, length = sentences(20, 3000)
     opened = []
 
@@ -133,13 +140,22 @@ def test_the_pruned_search_finds_what_the_dense_one_finds(end, monkeypatch):
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_the_rest_of_the_batch_makes_no_difference(bidirectional):
-    found = model(50, hidden=16, bidirectional=bidirectional, seed=4)
+@pytest.mark.parametrize("input_feeding", [False, True])
+@pytest.mark.parametrize("eager", [0.0, 5.0])  # to end a title
+def test_the_rest_of_the_batch_makes_no_difference(bidirectional, input_feeding, eager, monkeypatch):
+    # Sharper, what is fed would make of rounding, which is another in another batch, more than is allowed below.
+    found = model(50, hidden=16, bidirectional=bidirectional, input_feeding=input_feeding, seed=4, sharp=2.0)
+    with torch.no_grad():
+        found.head.bias[EOS] += eager
+        found.head.cluster_bias[found.head.partition.cluster_of[EOS]] += eager
     article, length = sentences(13, 50, longest=20)
-    together = search(found, article, length, longest=8)
+    left, own = [], Beam.select
+    monkeypatch.setattr(Beam, "select", lambda now, rows: (left.append(len(rows)), own(now, rows))[1])
+    together = search(found, article, length, longest=12)
+    assert bool(left) == bool(eager)  # the eager are done with some sentences long before others
     for row in range(13):
         n = int(length[row])
-        alone = search(found, article[row : row + 1, :n], length[row : row + 1], longest=8)[0]
+        alone = search(found, article[row : row + 1, :n], length[row : row + 1], longest=12)[0]
         assert [one.words for one in alone] == [one.words for one in together[row]]
         assert [one.looked for one in alone] == [one.looked for one in together[row]]
         assert [one.log_prob for one in alone] == pytest.approx([one.log_prob for one in together[row]], abs=1e-4)

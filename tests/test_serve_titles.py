@@ -92,7 +92,7 @@ def test_its_steps_are_those_of_the_model(run, ask):
     trained = Trained.open(run, "cpu")
     model, told = trained.model, ask(text=STRANGE).json()
     article, length = read(trained, STRANGE)
-    memory, state = model.read(model.embed(article), length)
+    memory, empty = model.read(model.embed(article), length)
     before = [[]]
     room = 5
     for step, number in zip(told["steps"], range(30), strict=False):
@@ -102,8 +102,7 @@ def test_its_steps_are_those_of_the_model(run, ask):
         for one in step:
             assert (one["before"] is None) == (number == 0)
             words = before[one["before"] or 0]
-            output, _ = model.write(model.embed(torch.tensor([[model.eos, *words]])), state)
-            hidden, attention = model.look(output, memory)
+            hidden, attention = model.write(model.embed(torch.tensor([[model.eos, *words]])), empty, memory)
             log_prob = model.head.log_prob(hidden)[0]  # (t + 1, V)
             word = trained.id_of[one["word"]]
             assert one["p"] == pytest.approx(float(log_prob[-1, word].exp()), rel=1e-3)

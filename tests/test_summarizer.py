@@ -13,6 +13,7 @@ from coterie.summarization.build import build
 from coterie.summarization.clusters import cluster, load, title_settings
 from coterie.summarization.evaluate import evaluate
 from coterie.summarization.generate import Decoding, summarize
+from coterie.summarization.model import Writing
 from coterie.summarization.prepare import prepare
 from coterie.summarization.settings import PRESETS, from_preset
 from coterie.summarization.train import SummaryTask, data, train
@@ -89,8 +90,9 @@ def test_long_sentences_are_cut(pairs):
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))
-def test_what_fills_a_batch_up_changes_nothing(pairs, preset):
-    model = build(small(preset), pairs.counts, pairs.eos).eval()
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_what_fills_a_batch_up_changes_nothing(pairs, preset, input_feeding):
+    model = build(small(preset, input_feeding=input_feeding), pairs.counts, pairs.eos).eval()
     batch = Batches(pairs.part("train"), 16, seed=0).batch(0)
     with torch.no_grad():
         together = model.hidden(*batch.parts())
@@ -118,9 +120,68 @@ def test_reading_backwards_is_reading_the_sentence_turned_round():
     assert torch.equal(words, model.embedding(article))
 
 
-def test_every_parameter_learns_and_is_trained_once(pairs):
+def a_writer_that_is_fed(**settings):
+    """A model, sentences (5, 7), their lengths and titles (5, 4)."""
+    model = build(small(input_feeding=True, initial_range=0.5, **settings), torch.ones(30, dtype=torch.int64), 1)
+    torch.manual_seed(3)
+    return model, torch.randint(0, 30, (5, 7)), torch.tensor([7, 1, 4, 6, 2]), torch.randint(0, 30, (5, 4))
+
+
+def plainly(model, article, length, title):
+    """Input feeding as Luong et al. have it: with each word goes in what the head was given for it."""
+    memory, begun = model.read(model.embed(article), length)
+    state, given, every = (begun.state, begun.cell), torch.zeros(len(title), 1, model.writer.hidden_size), []
+    for word in (torch.full_like(title[:, :1], model.eos), *title[:, :-1].split(1, 1)):
+        output, state = model.writer(torch.cat((model.embed(word), given), -1), state)
+        given, _ = model.look(output, memory)
+        every.append(given)
+    return torch.cat(every, 1)
+
+
+def test_input_feeding_is_what_it_is_when_written_plainly():
+    model, *batch = a_writer_that_is_fed()
+    assert model.writer.input_size == 2 * 24
+    ways = [model.hidden(*batch), plainly(model, *batch)]
+    torch.testing.assert_close(*ways, atol=1e-6, rtol=0)
+    upstream, learnt = torch.randn_like(ways[0]), [p for name, p in model.named_parameters() if "head" not in name]
+    torch.testing.assert_close(*(torch.autograd.grad(way, learnt, upstream) for way in ways), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_titles_side_by_side_and_word_by_word_are_those_of_training():
+    model, article, length, title = a_writer_that_is_fed()
+    titles = torch.stack((title, title.flip(1), title.roll(1, 0)), 1)  # (5, 3, 4)
+    memory, begun = model.eval().read(model.embed(article), length)
+    writing = Writing(*(part.repeat_interleave(3, 1) for part in begun))
+    last = torch.full((5, 3), model.eos)
+    for at in range(4):
+        hidden, _, writing = model.step(model.embed(last), writing, memory)
+        for row in range(3):
+            expected = model.hidden(article, length, titles[:, row])[:, at]
+            torch.testing.assert_close(hidden[:, row], expected, atol=1e-6, rtol=0)
+        last = titles[..., at]
+
+
+def test_every_word_learns_through_what_was_fed_to_later_ones(monkeypatch):
+    model, *batch = a_writer_that_is_fed(dropout=0.5)
+    given, usual = [], model.look
+
+    def noted(*asked):
+        given.append(usual(*asked))
+        return given[-1]
+
+    monkeypatch.setattr(model, "look", noted)
+    last = model.train().hidden(*batch)[:, -1]
+    assert len(given) == 4
+    for at in range(3):  # what the head saw, after the dropout
+        gradient, *_ = torch.autograd.grad(last.sum(), given[at][0], retain_graph=True)
+        assert (gradient != 0).all()
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_every_parameter_learns_and_is_trained_once(pairs, input_feeding):
     for preset in PRESETS:
-        task = SummaryTask(pairs, small(preset), CPU, World())
+        task = SummaryTask(pairs, small(preset, input_feeding=input_feeding), CPU, World())
         task.loss(*task.batch(0)).backward()
         grouped = [parameter for group in task.groups() for parameter in group["params"]]
         assert len(set(grouped)) == len(grouped) == len(list(task.model.parameters()))
@@ -152,12 +213,13 @@ def test_evaluation_counts_every_word_of_the_titles(pairs):
 
 
 @pytest.mark.parametrize(("preset", "head"), [("best", "self-organized"), ("paper", "full")])
-def test_it_memorises_fifty_pairs(tmp_path, preset, head):
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_it_memorises_fifty_pairs(tmp_path, preset, head, input_feeding):
     given = news(54)
     memory = prepare([write_tsv(tmp_path / "news.tsv", given)], tmp_path / "data", valid=2, test=2, source_words=True)
     settings = small(
         preset, head=head, hidden=40, embedding=40, batch=8, initial_range=0.3, learning_rate=0.02, epochs=25,
-        log_every=50, schedule="linear", clip=1.0, keep="last",
+        log_every=50, schedule="linear", clip=1.0, keep="last", input_feeding=input_feeding,
     )  # fmt: skip
     train(memory, tmp_path / "run", settings)
     trained = Trained.open(tmp_path / "run", "cpu")
@@ -215,8 +277,9 @@ def test_clusters_of_another_vocabulary_are_refused_by_their_words(pairs, tmp_pa
         load(tmp_path / "other.json", pairs)
 
 
-def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(pairs, tmp_path):
-    settings = small(epochs=3, dropout=0.2)
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(pairs, tmp_path, input_feeding):
+    settings = small(epochs=3, dropout=0.2, input_feeding=input_feeding)
     train(pairs, tmp_path / "whole", settings)
     out = tmp_path / "killed"
     assert killed("summarization", "Pairs", pairs.path, out, settings, kills=1, checkpoint_every=0.02) == 1

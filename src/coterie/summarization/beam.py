@@ -16,9 +16,8 @@ from torch import Tensor
 
 from coterie.baselines.registry import Head
 from coterie.head import SelfOrganizedSoftmax
-from coterie.layers.lstm import State
 from coterie.search import together
-from coterie.summarization.model import Memory, Summarizer
+from coterie.summarization.model import Memory, Summarizer, Writing
 
 # hidden (T, D) and k → log P and words of the k most probable, both (T, k)
 TopK = Callable[[Tensor, int], tuple[Tensor, Tensor]]
@@ -47,7 +46,7 @@ class Beam:
 
     sentence: Tensor  # (N,) which ones
     memory: Memory
-    state: State  # each (1, N · B, D)
+    writing: Writing  # each part (1, N · B, D)
     score: Tensor  # (N, B) log P so far, -inf: no hypothesis
     room: Tensor  # (N,) hypotheses that have not ended
     words: Tensor  # (N, B, t) so far
@@ -56,9 +55,9 @@ class Beam:
     def select(self, rows: Tensor) -> "Beam":
         """Of some of the sentences, (n,)."""
         n, b = self.score.shape
-        h, c = (part.view(n, b, -1)[rows].flatten(0, 1)[None] for part in self.state)
+        writing = Writing(*(part.view(n, b, -1)[rows].flatten(0, 1)[None] for part in self.writing))
         return Beam(
-            self.sentence[rows], self.memory.select(rows), (h, c), self.score[rows], self.room[rows],
+            self.sentence[rows], self.memory.select(rows), writing, self.score[rows], self.room[rows],
             self.words[rows], self.looked[rows],
         )  # fmt: skip
 
@@ -120,13 +119,13 @@ def search(
 def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Beam:
     """One empty hypothesis for each sentence."""
     n = article.shape[0]
-    memory, state = model.read(model.embed(article), length)
-    h, c = (part.repeat_interleave(beam, 1) for part in state)
+    memory, empty = model.read(model.embed(article), length)
+    writing = Writing(*(part.repeat_interleave(beam, 1) for part in empty))
     score = torch.full((n, beam), -torch.inf, device=article.device)
     score[:, 0] = 0
     nothing = torch.empty((n, beam, 0), dtype=torch.int64, device=article.device)
     room = torch.full((n,), beam, device=article.device)
-    return Beam(torch.arange(n, device=article.device), memory, (h, c), score, room, nothing, nothing)
+    return Beam(torch.arange(n, device=article.device), memory, writing, score, room, nothing, nothing)
 
 
 def _extender(model: Summarizer, topk: TopK | None) -> Extend:
@@ -147,8 +146,7 @@ def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam
     """Every hypothesis by a word; the best of all extensions are left."""
     n, b = now.score.shape
     last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
-    output, state = model.write(model.embed(last.reshape(n * b, 1)), now.state)
-    hidden, attention = model.look(output.view(n, b, -1), now.memory)  # (N, B, D), (N, B, S)
+    hidden, attention, writing = model.step(model.embed(last), now.writing, now.memory)  # (N, B, D), (N, B, S)
     # Where none may end, each hypothesis may have its end among the best.
     k = min(b if end else 2 * b, b * model.embedding.num_embeddings)
     total, parent, word = extend(hidden, now.score, k)  # (N, k)
@@ -166,7 +164,7 @@ def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam
         return torch.cat((kept, new[..., None]), -1)
 
     after = Beam(
-        now.sentence, now.memory, (state[0][:, rows], state[1][:, rows]), score, now.room,
+        now.sentence, now.memory, Writing(*(part[:, rows] for part in writing)), score, now.room,
         grown(now.words, word), grown(now.looked, looked),
     )  # fmt: skip
     return after, Step(now.sentence, parent, word, score, attention)

@@ -34,7 +34,7 @@ def build(
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
         n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,
-        settings.dropout,
+        settings.dropout, settings.input_feeding,
     )  # fmt: skip
     if settings.tied:
         tie(head, model.embedding)

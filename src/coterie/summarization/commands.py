@@ -81,6 +81,9 @@ def train(
     hidden: command.HiddenWidth = None,
     bidirectional: Annotated[bool | None, Option("--bidirectional/--one-way", help="read from both ends")] = None,
     look_at_words: Annotated[bool | None, Option(help="the attention sees the words beside what was read")] = None,
+    input_feeding: Annotated[
+        bool | None, Option(help="what the head was given for a word goes in beside it; trains slower")
+    ] = None,
     dropout: command.Share = None,
     tied: command.Tied = None,
     initial_range: command.InitialRange = None,

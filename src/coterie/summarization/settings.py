@@ -22,6 +22,7 @@ class Settings(ModelSettings):
     tied: bool = True
     keep: Keep = "last"  # titles go on getting better where perplexity does not
     look_at_words: bool = True  # whether the attention sees the words' vectors beside what was read
+    input_feeding: bool = False  # whether what the head was given for a word goes in beside it
     batch: int = 512  # pairs
 
     def __post_init__(self) -> None:
@@ -38,6 +39,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "tied": False,
         "keep": "best",
         "look_at_words": False,
+        "input_feeding": False,
         "schedule": "constant",
         "clip": None,
         "epochs": 15,
