@@ -224,7 +224,7 @@ def test_a_precision_set_in_a_new_way_is_no_trouble(soon):
 @on_a_gpu
 @torch.no_grad()
 def test_what_cannot_be_recorded_leaves_all_as_it_was(soon, monkeypatch):
-    monkeypatch.setattr(replay.Recorder, "possible", True)
+    monkeypatch.setattr(replay.Attempts, "possible", True)
     hidden, stream = torch.randn(3, 32, device="cuda"), torch.cuda.current_stream()
 
     def waits(rows):
@@ -236,7 +236,7 @@ def test_what_cannot_be_recorded_leaves_all_as_it_was(soon, monkeypatch):
         (twice,) = replay.replayed(head, "twice", (head.weight,), waits, hidden)
         assert torch.equal(twice, hidden * 2)
     assert not recordings(head)
-    assert not replay.Recorder.possible
+    assert not replay.Attempts.possible
     assert torch.cuda.current_stream() == stream
     check(head, 3)
 

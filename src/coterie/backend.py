@@ -33,6 +33,7 @@ class Ways(NamedTuple):
     two_level: Callable[..., LogProbs]
     summarize: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
     remember: Callable[[Statistic, Tensor, Tensor, Grouping, Tensor, Tensor], None]
+    recordable: bool = False  # whether a step is launches alone, and can be a CUDA graph
 
 
 def choose(backend: Backend, hidden: Tensor) -> Ways:
@@ -47,7 +48,7 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
         from coterie.kernels import grouping, statistic, summary
         from coterie.loss import fused
 
-        return Ways(grouping.prepare, fused.two_level, summary.summarize, statistic.update)
+        return Ways(grouping.prepare, fused.two_level, summary.summarize, statistic.update, recordable=True)
     return Ways(prepare, (reference if backend == "reference" else grouped).two_level, summarize, Statistic.update)
 
 

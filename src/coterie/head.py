@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from coterie import memory
+from coterie import memory, recorded
 from coterie.answers import Answers
 from coterie.assignment import BLOCK_SCORES, assign
 from coterie.backend import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
@@ -23,7 +23,7 @@ from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
-from coterie.projection import ACTIVATIONS
+from coterie.projection import ACTIVATIONS, plain
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
 Reduction = Literal["mean", "sum", "none"]
@@ -182,11 +182,21 @@ class SelfOrganizedSoftmax(Answers):
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the loss. `hidden` (..., D), `target` (...).
 
-        Inside of a backward nothing is counted or remembered: a batch computed there is one computed again.
+        Inside of a backward nothing is counted or remembered: a batch computed there is one computed again. On a GPU
+        steps of a shape that comes again and again are soon replayed as CUDA graphs (`recorded.py`).
         """
         self._check_hidden(hidden)
+        target = check_target(hidden, target)
+        usual = hidden.is_cuda and not torch.compiler.is_compiling() and plain(self.projection)
+        if self.training and usual and choose(self.backend, hidden).recordable:
+            settings = (self.reduction, self.label_smoothing, self.activation, self.faults.ignore_index, self.counting)
+            return HeadOutput(*recorded.step(self, settings, self._step, hidden, target))
+        return HeadOutput(*self._step(hidden, target))
+
+    def _step(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(target) (...) and the loss, of hidden vectors (..., D) and targets (...) that were checked."""
         shape = target.shape
-        target = check_target(hidden, target).reshape(-1)  # (T,)
+        target = target.reshape(-1)  # (T,)
         ways = choose(self.backend, hidden)
         with beside(hidden) as join:
             word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
@@ -208,7 +218,7 @@ class SelfOrganizedSoftmax(Answers):
             self._remember(self.statistic, ways, own, word, grouping, sound)
         output = output.reshape(shape)
         if not self.label_smoothing and self.reduction == "mean":
-            return HeadOutput(output, loss)
+            return output, loss
         per_token = -output
         if self.label_smoothing:
             even = (log_p.mean_cluster + log_p.mean_word).reshape(shape)
@@ -216,7 +226,7 @@ class SelfOrganizedSoftmax(Answers):
             loss = per_token.sum() / n_used.clamp(min=1)
         if self.reduction != "mean":
             loss = per_token if self.reduction == "none" else per_token.sum()
-        return HeadOutput(output, loss)
+        return output, loss
 
     def step(self) -> Reorganization | None:
         """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after

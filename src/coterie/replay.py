@@ -3,15 +3,16 @@
 A search of a few rows takes the host longer to launch than the GPU to do. What a layer is asked often, in the same
 shapes, is recorded once and replayed from then on: it reads the layer's own memory, and so whatever the layer has
 learned or moved meanwhile. A layer whose tensors were put elsewhere starts anew. Nothing is recorded while other
-threads are at work.
+threads are at work. (A training step, which has a backward, is recorded by `recorded.py`.)
 """
 
+import gc
 import sys
 import threading
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,14 +21,16 @@ from torch import Tensor, nn
 OFTEN = 50  # questions before one is recorded: a recording takes as long as the launches of some hundred
 MOST = 16  # recordings of a layer
 # Threads of these have no use for a GPU's random numbers.
-HARMLESS = ("tqdm.", "rich.", "tensorboard.", "ipykernel.", "torch._inductor.")
+HARMLESS = (
+    "tqdm.", "rich.", "tensorboard.", "ipykernel.", "torch._inductor.", "torch.utils.data.", "multiprocessing.",
+)  # fmt: skip
 
 Answer = tuple[Tensor, ...]
 Work = Callable[..., Answer]
 Record = Callable[[Work, Answer], Work | None]
+Made = TypeVar("Made")
 
-# Each stream has its own: two would write to the same memory at the same time.
-_replays: "WeakKeyDictionary[nn.Module, dict[tuple[int, int], Replay]]" = WeakKeyDictionary()
+_replays: "WeakKeyDictionary[nn.Module, dict[Hashable, Replay]]" = WeakKeyDictionary()
 
 
 def replayed(
@@ -47,19 +50,32 @@ def replayed(
     where = tuple(None if part is None else (part.data_ptr(), part.dtype, part.stride()) for part in reads)
     if any(place is not None and not place[0] for place in where):
         return work(*given)  # tensors made of others, as when they are spread over several devices
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    key = question, precision, *((part.shape, part.dtype) for part in given)
-    at = first.get_device(), torch.cuda.current_stream(first.device).cuda_stream
+    replay = of(layer, first, "question", lambda: Replay(partial(Recorder, first.device)))
+    return replay.answer((question, *shapes(given)), where, work, given)
+
+
+def of(layer: nn.Module, like: Tensor, kind: Hashable, make: Callable[[], "Replay"]) -> "Replay":
+    """The layer's recordings of a kind, on the stream that `like` is worked on: two streams would write to the same
+    memory at the same time."""
+    at = kind, like.get_device(), torch.cuda.current_stream(like.device).cuda_stream
     replays = _replays.setdefault(layer, {})
     if (replay := replays.get(at)) is None:
-        replay = replays[at] = Replay(partial(Recorder, first.device))
-    return replay.answer(key, where, work, given)
+        replay = replays[at] = make()
+    return replay
+
+
+def shapes(given: Answer) -> tuple[Hashable, ...]:
+    """What a recording depends on of what is given, and of how products are computed."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return precision, *((part.shape, part.dtype) for part in given)
 
 
 class Replay:
     """The recordings of one layer; `recorder` gives what makes one of work and what it is given, and keeps neither."""
 
-    def __init__(self, recorder: Callable[[], Record]) -> None:
+    def __init__(self, recorder: Callable[[], Record], often: int | None = None, most: int = MOST) -> None:
+        """Work is recorded when it comes for the `often`th time; `most` recordings at a time."""
+        self.often, self.most = often or OFTEN, most
         self.recorder = recorder
         self.record = recorder()
         self.lock = threading.Lock()
@@ -77,7 +93,7 @@ class Replay:
             if recording := self.recordings.get(key):
                 return recording(*given)
             met = self.met[key] = self.met.get(key, 0) + 1
-            if met % OFTEN == 0 and len(self.recordings) < MOST and key not in self.recordings and alone():
+            if met % self.often == 0 and len(self.recordings) < self.most and key not in self.recordings and alone():
                 self.recordings[key] = self.record(work, given)
         return work(*given)
 
@@ -99,8 +115,6 @@ def alone() -> bool:
 class Recorder:
     """Makes CUDA graphs that are never replayed at the same time: one stream records them, and they share memory."""
 
-    possible = True  # in this process: whatever made one fail may have left more behind
-
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.side: torch.cuda.Stream | None = None
@@ -108,21 +122,14 @@ class Recorder:
 
     def __call__(self, work: Work, given: Answer) -> Work | None:
         """The work as a graph on tensors like those given; None where that fails."""
-        if not Recorder.possible:
-            return None
-        try:
-            # Tensors of an inference mode could not be written to outside of one.
-            with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
-                inputs = tuple(torch.empty_like(part).copy_(part) for part in given)
-                self.side = self.side or torch.cuda.Stream(self.device)
-                self.memory = self.memory or torch.cuda.graph_pool_handle()
-                graph, outputs = capture(work, inputs, self.side, self.memory)
-        except RuntimeError:
-            Recorder.possible = False
-            # PyTorch's random numbers still take themselves to be recorded; the end of another recording tells them.
-            with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
-                capture(lambda: (torch.zeros((), device=self.device),), (), torch.cuda.Stream(self.device), None)
-            return None
+        return attempt(self.device, partial(self._record, work, given))
+
+    @torch.no_grad()
+    def _record(self, work: Work, given: Answer) -> Work:
+        inputs = tuple(torch.empty_like(part).copy_(part) for part in given)
+        self.side = self.side or torch.cuda.Stream(self.device)
+        self.memory = self.memory or torch.cuda.graph_pool_handle()
+        graph, outputs = capture(work, inputs, self.side, self.memory)
 
         def replay(*given: Tensor) -> Answer:
             for mine, part in zip(inputs, given, strict=True):
@@ -133,11 +140,34 @@ class Recorder:
         return replay
 
 
+class Attempts:
+    """Whether anything can be recorded in this process: whatever made one recording fail may have left more behind."""
+
+    possible = True
+    why = ""  # not
+
+
+def attempt(device: torch.device, record: Callable[[], Made]) -> Made | None:
+    """What is recorded; None where that fails, and ever after."""
+    if not Attempts.possible:
+        return None
+    try:
+        # Tensors of an inference mode could not be written to outside of one.
+        with torch.inference_mode(False), torch.cuda.device(device):
+            return record()
+    except RuntimeError as error:
+        Attempts.possible, Attempts.why = False, str(error)
+        # PyTorch's random numbers still take themselves to be recorded; the end of another recording tells them.
+        with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(device):
+            capture(lambda: (torch.zeros((), device=device),), (), torch.cuda.Stream(device), None)
+        return None
+
+
 def capture(work: Work, inputs: Answer, side: torch.cuda.Stream, memory: Any) -> tuple[torch.cuda.CUDAGraph, Answer]:
     """The work as a graph, and what it will have written."""
     # Not `torch.cuda.graph`, which waits for all that the device has to do, and empties its memory.
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(side), _nothing_thrown_away():
         # Other threads may call CUDA meanwhile.
         graph.capture_begin(memory, capture_error_mode="thread_local")
         try:
@@ -145,3 +175,15 @@ def capture(work: Work, inputs: Answer, side: torch.cuda.Stream, memory: Any) ->
         finally:
             graph.capture_end()
     return graph, outputs
+
+
+@contextmanager
+def _nothing_thrown_away() -> Iterator[None]:
+    """Nobody looks for garbage meanwhile: a graph or an event among it could not be ended during a recording."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

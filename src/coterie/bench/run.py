@@ -118,6 +118,7 @@ def _measured(
     inference: bool,
 ) -> Iterator[Row]:
     """The rows, by name, with what each method takes."""
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
     for kind in ("step", "forward", *(("topk_1", "topk_64") if inference else ())):
         works: dict[str, Work] = {}
         for name, method in methods.items():
@@ -130,14 +131,15 @@ def _measured(
             if kind == "step":
                 found[name] = replace(found[name], step_low=timing.low, step_high=timing.high)
                 if device.type == "cuda" and not methods[name].graph:
-                    found[name] = replace(found[name], peak_bytes=peak_memory(works[name]))
+                    found[name] = replace(found[name], peak_bytes=peak_memory(works[name], before))
     yield from found.values()
 
 
 def _tried(kind: str, method: Method, hidden: Tensor, target: Tensor) -> Work | None:
-    """What is timed, done once."""
+    """What is timed, warmed up."""
     if (work := _work(kind, method, hidden, target)) is not None:
-        work()
+        for _ in range(1 if method.graph else method.warm_up):
+            work()
     return work
 
 

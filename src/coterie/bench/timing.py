@@ -69,15 +69,15 @@ def captured(work: Work) -> Work:
     return graph.replay
 
 
-def peak_memory(work: Work) -> int:
-    """Bytes allocated at the peak of one run, beyond what was there before."""
-    work()
+def peak_memory(work: Work, before: int) -> int:
+    """Bytes taken at the peak of one run, beyond those `before`, with what CUDA graphs keep for the next one."""
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     work()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    recorded = [part for part in torch.cuda.memory_snapshot() if part["segment_pool_id"] != (0, 0)]
+    idle: int = sum(part["total_size"] - part["allocated_size"] for part in recorded)
+    return torch.cuda.max_memory_allocated() + idle - before
 
 
 def _on_gpu(work: Work, repeats: int) -> list[float]:
