@@ -49,7 +49,7 @@ def draw_curves(found: Curves, path: Path) -> list[Path]:
                 _line(above, found.evaluated, values, label, style)
         _scales(above)
         above.set_ylabel("on the development text")
-        above.legend()
+        above.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1))  # three curves leave no room inside
         if found.reorganized:
             below = axes[1, 0]
             _line(below, found.reorganized, found.share_of_words, "share of words moved", STYLES[0])
