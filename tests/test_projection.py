@@ -111,6 +111,8 @@ def test_a_linear_map_is_plain_until_somebody_touches_it():
     touched = {
         "hook": lambda linear: linear.register_forward_hook(lambda *_: None),
         "hook before": lambda linear: linear.register_forward_pre_hook(lambda *_: None),
+        "backward hook": lambda linear: linear.register_full_backward_hook(lambda *_: None),
+        "backward hook before": lambda linear: linear.register_full_backward_pre_hook(lambda *_: None),
         "forward": lambda linear: setattr(linear, "forward", linear.forward),
         "parametrization": lambda linear: parametrize.register_parametrization(linear, "weight", nn.Identity()),
     }
@@ -119,6 +121,10 @@ def test_a_linear_map_is_plain_until_somebody_touches_it():
         assert plain(linear)
         touch(linear)
         assert not plain(linear), name
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not plain(nn.Linear(2, 2))
-    handle.remove()
+    for everywhere in (
+        nn.modules.module.register_module_forward_hook, nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook, nn.modules.module.register_module_full_backward_pre_hook,
+    ):  # fmt: skip
+        handle = everywhere(lambda *_: None)
+        assert not plain(nn.Linear(2, 2))
+        handle.remove()

@@ -38,7 +38,7 @@ def stand_in(work, hidden, target, *parameters, lends=True):
     live, method = [], weakref.WeakMethod(work)
     results = hidden.new_zeros(target.shape), hidden.new_zeros(())
     due = tuple(torch.zeros_like(result) for result in results)
-    gradients = tuple(torch.zeros_like(part) for part in (mine, *parameters) if part.requires_grad)
+    gradients = tuple(torch.zeros_like(part) if part.requires_grad else None for part in (mine, *parameters))
 
     def forward():
         copies = tuple(part.detach().clone().requires_grad_(part.requires_grad) for part in parameters)
@@ -49,7 +49,8 @@ def stand_in(work, hidden, target, *parameters, lends=True):
 
     def backward():
         for gradient, new in zip(gradients, recorded.gradients_of(*live, due, True), strict=True):
-            gradient.copy_(new)
+            if gradient is not None:
+                gradient.copy_(new)
 
     return recorded.Recording((mine, words), results, due, gradients, Again(forward), Again(backward), lends)
 
@@ -66,11 +67,18 @@ def kept(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(recorded, "attempt", lambda device, record: record())
+        monkeypatch.setattr(recorded, "room", lambda hidden, parameters: True)
+        monkeypatch.setattr("coterie.answers.forget", lambda layer: forgotten(layer, replays))
         monkeypatch.setattr(
             recorded, "of", lambda layer, like, kind, new: replays.setdefault((weakref.ref(layer), kind), new())
         )
     yield made
     assert replay.Attempts.possible, replay.Attempts.why
+
+
+def forgotten(layer, replays):
+    for at in [at for at in replays if at[0]() is layer]:
+        del replays[at]
 
 
 def layer(**options):
@@ -87,8 +95,7 @@ def call(head, hidden, target):
     """The layer; without a GPU, past the question whether there is one."""
     if DEVICE == "cuda":
         return head(hidden, target)
-    settings = head.reduction, head.label_smoothing
-    return HeadOutput(*recorded.step(head, settings, head._step, hidden, target))
+    return HeadOutput(*recorded.step(head, *head._recorded(), head._step, hidden, target))
 
 
 def warmed(**options):
@@ -98,6 +105,10 @@ def warmed(**options):
         call(head, *batch())[1].sum().backward()
     head.zero_grad()
     return head, copy.deepcopy(head)
+
+
+def usual(hidden, parameters):
+    return recorded.recordable(hidden, parameters, parameters)
 
 
 def gradients(head):
@@ -273,6 +284,76 @@ def test_a_parameter_changed_before_the_backward_is_told():
         loss.backward()
 
 
+def test_clusters_changed_before_the_backward_are_told(kept):
+    head, _ = warmed()
+    loss = call(head, *batch()).loss
+    kept[0].backward = Again(lambda: None)  # a graph does not look
+    head.partition.assign_(head.partition.cluster_of.roll(1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_parameter_moved_before_the_backward_is_read_where_it_is(kept):
+    head, twin = warmed()
+    hidden, target = batch()
+    loss = call(head, hidden, target).loss
+    old = head.weight.data
+    head.weight.data = old.clone()
+    old.fill_(torch.nan)
+    kept[0].finish = None  # would read what is no longer there
+    loss.backward()
+    twin._step(hidden.detach(), target)[1].backward()
+    same(gradients(head), gradients(twin))
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_whether_a_parameter_is_trained_was_said_before_the_forward(frozen, held):
+    head = layer()
+    head.bias.requires_grad_(frozen)
+    for _ in range(3):
+        head.zero_grad()
+        call(head, *batch()).loss.backward()
+    if not held:
+        head.zero_grad()
+    twin = copy.deepcopy(head)  # but for the gradients
+    for mine, its in zip(head.parameters(), twin.parameters(), strict=True):
+        its.grad = None if mine.grad is None else mine.grad.clone()
+    hidden, target = batch()
+    found, expected = call(head, hidden, target).loss, twin._step(hidden.detach(), target)[1]
+    for one in (head, twin):
+        one.bias.requires_grad_(not frozen)
+    found.backward()
+    expected.backward()
+    same(gradients(head), gradients(twin))
+
+
+def test_hooks_of_parameters_are_called_once():
+    head, twin = warmed()
+    for one in (head, twin):
+        one.weight.register_hook(lambda gradient: 2 * gradient)
+    for _ in range(4):  # one of them is computed again, as a gradient is held
+        hidden, target = batch()
+        call(head, hidden, target).loss.backward()
+        twin._step(hidden.detach(), target)[1].backward()
+        same(gradients(head), gradients(twin))
+
+
+def test_nothing_is_asked_of_it_after_all():
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, loss):
+            return loss.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    head, _ = warmed()
+    Nothing.apply(call(head, *batch()).loss).backward()
+    assert all(gradient is None for gradient in gradients(head))
+
+
 def test_a_second_backward_and_second_derivatives_are_refused():
     head, _ = warmed()
     hidden, target = batch()
@@ -316,21 +397,23 @@ def test_not_where_somebody_watches_or_no_backward_will_come(kept):
     head = layer()
     hidden, _ = batch()
     parameters = tuple(head.parameters())
-    assert recorded.recordable(hidden, parameters)
+    assert usual(hidden, parameters)
     with torch.no_grad():
-        assert not recorded.recordable(hidden, parameters)
+        assert not usual(hidden, parameters)
     with torch.autograd.graph.save_on_cpu():
-        assert not recorded.recordable(hidden, parameters)
+        assert not usual(hidden, parameters)
     with FlopCounterMode(display=False):
-        assert not recorded.recordable(hidden, parameters)
-    assert not recorded.recordable(hidden.detach(), tuple(part.detach() for part in parameters))
-    assert not recorded.recordable(hidden, (hidden.detach()[1:],))  # a part of another tensor
-    assert not recorded.recordable(nn.Parameter(hidden), parameters)
+        assert not usual(hidden, parameters)
+    with torch.autograd.set_detect_anomaly(True):  # looks at every number
+        assert not usual(hidden, parameters)
+    assert not usual(hidden.detach(), tuple(part.detach() for part in parameters))
+    assert not usual(hidden, (hidden.detach()[1:],))  # a part of another tensor
+    assert not usual(nn.Parameter(hidden), parameters)
     seen = []  # what is computed in a backward is computed again
 
     def look(_):
         with torch.enable_grad():
-            seen.append(recorded.recordable(hidden, parameters))
+            seen.append(usual(hidden, parameters))
 
     twice = hidden * 2
     twice.register_hook(look)
@@ -340,8 +423,27 @@ def test_not_where_somebody_watches_or_no_backward_will_come(kept):
 
 def test_not_of_parameters_so_large_that_launching_does_not_count(monkeypatch):
     head = layer()
-    monkeypatch.setattr(recorded, "LARGEST", 100)
-    assert not recorded.recordable(batch()[0], tuple(head.parameters()))
+    with monkeypatch.context() as patch:
+        patch.setattr(recorded, "LARGEST", 100)
+        assert not usual(batch()[0], tuple(head.parameters()))
+    assert usual(batch()[0], tuple(head.parameters()))
+    monkeypatch.setattr(recorded, "LONGEST", 100)
+    assert not usual(batch()[0], tuple(head.parameters()))
+
+
+def test_not_of_weights_that_are_no_parameters():
+    head = layer()
+    weight = head._parameters.pop("weight")
+    object.__setattr__(head, "weight", weight.view_as(weight))  # as those that several devices share may be
+    assert not recorded.recordable(batch()[0], tuple(head.parameters()), head._recorded()[1].parameters)
+
+
+def test_not_without_room_for_it(kept, monkeypatch):
+    monkeypatch.setattr(recorded, "room", lambda hidden, parameters: False)
+    head, twin = warmed()
+    hidden, target = batch()
+    same(tuple(call(head, hidden, target)), twin._step(hidden, target))
+    assert not kept
 
 
 def test_a_step_is_recorded_when_it_comes_again(kept):
@@ -362,11 +464,20 @@ def test_no_more_recordings_than_there_is_memory_for(kept):
 
 def test_a_layer_that_is_gone_is_not_kept():
     head, _ = warmed()
-    call(head, *batch()).loss.backward()
+    loss = call(head, *batch()).loss
     gone = weakref.ref(head)
     del head
     gc.collect()
     assert gone() is None
+    loss.backward()  # nobody holds a gradient: it needs no layer
+
+
+def test_of_a_layer_that_is_moved_nothing_is_kept(kept):
+    head, _ = warmed()
+    recording = weakref.ref(kept.pop())
+    head.to(DTYPE)
+    gc.collect()
+    assert recording() is None
 
 
 @pytest.mark.parametrize("fails", [False, True])

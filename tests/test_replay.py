@@ -238,7 +238,15 @@ def test_what_cannot_be_recorded_leaves_all_as_it_was(soon, monkeypatch):
     assert not recordings(head)
     assert not replay.Attempts.possible
     assert torch.cuda.current_stream() == stream
+    torch.cuda.empty_cache()  # fails where the allocator takes itself to be recorded
     check(head, 3)
+
+
+@on_a_gpu
+def test_whatever_a_recording_raises_it_is_given_up(monkeypatch):
+    monkeypatch.setattr(replay.Attempts, "possible", True)
+    assert replay.attempt(torch.device("cuda", 0), lambda: {}["no kernel"]) is None
+    assert not replay.Attempts.possible
 
 
 @on_a_gpu

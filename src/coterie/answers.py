@@ -4,6 +4,7 @@ Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of
 """
 
 from collections.abc import Hashable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from coterie.loss.levels import cluster_log_softmax, cluster_logits, split
 from coterie.options import check_draw, check_k
 from coterie.partition import Partition
 from coterie.projection import Projected, plain
-from coterie.replay import Work, replayed
+from coterie.replay import Work, forget, replayed
 from coterie.words import Words, on_gpu
 
 MOST_REPLAYED = 1 << 23  # logits of a search that is worth a recording: launching more takes less long than computing
@@ -47,6 +48,11 @@ class Answers(Projected):
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable class: (..., D) → (...)."""
         return self.topk(hidden, 1)[1].squeeze(-1)
+
+    def _apply(self, *given: Any, **options: Any) -> Self:
+        forget(self)
+        moved: Self = super()._apply(*given, **options)  # type: ignore[no-untyped-call]
+        return moved
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:

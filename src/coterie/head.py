@@ -5,7 +5,7 @@ Shapes: T tokens, D width, V words (classes), C clusters, S most words in a clus
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -189,8 +189,7 @@ class SelfOrganizedSoftmax(Answers):
         target = check_target(hidden, target)
         usual = hidden.is_cuda and not torch.compiler.is_compiling() and plain(self.projection)
         if self.training and usual and choose(self.backend, hidden).recordable:
-            settings = (self.reduction, self.label_smoothing, self.activation, self.faults.ignore_index, self.counting)
-            return HeadOutput(*recorded.step(self, settings, self._step, hidden, target))
+            return HeadOutput(*recorded.step(self, *self._recorded(), self._step, hidden, target))
         return HeadOutput(*self._step(hidden, target))
 
     def _step(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,6 +266,16 @@ class SelfOrganizedSoftmax(Answers):
         return self.meter.read(reset)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _recorded(self) -> tuple[Hashable, recorded.Reads]:
+        """What a recording of a step depends on, beside memory and shapes, and what it reads."""
+        smoothing = None if self.statistic is None else self.statistic.smoothing
+        settings = (self.reduction, self.label_smoothing, self.activation, self.faults.ignore_index, self.counting)
+        projection = self.projection
+        maps = () if projection is None else (projection.weight, projection.bias)
+        seats = self.partition.cluster_of, self.partition.words, self.partition.offsets
+        own = self.weight, self.bias, self.cluster_weight, self.cluster_bias
+        return (*settings, smoothing), recorded.Reads((*own, *maps), seats)
 
     @torch.no_grad()
     def _remember(

@@ -117,7 +117,11 @@ def plain(module: nn.Module | None) -> bool:
         type(module) is not nn.Linear
         or module._forward_hooks
         or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
         or "forward" in module.__dict__
         or modules._global_forward_hooks
         or modules._global_forward_pre_hooks
+        or modules._global_backward_hooks
+        or modules._global_backward_pre_hooks
     )

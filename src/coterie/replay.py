@@ -64,6 +64,11 @@ def of(layer: nn.Module, like: Tensor, kind: Hashable, make: Callable[[], "Repla
     return replay
 
 
+def forget(layer: nn.Module) -> None:
+    """The layer's tensors go elsewhere: what was recorded of them is of no use, and keeps their memory."""
+    _replays.pop(layer, None)
+
+
 def shapes(given: Answer) -> tuple[Hashable, ...]:
     """What a recording depends on of what is given, and of how products are computed."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
@@ -155,7 +160,7 @@ def attempt(device: torch.device, record: Callable[[], Made]) -> Made | None:
         # Tensors of an inference mode could not be written to outside of one.
         with torch.inference_mode(False), torch.cuda.device(device):
             return record()
-    except RuntimeError as error:
+    except Exception as error:  # whatever a kernel that is met first there may raise
         Attempts.possible, Attempts.why = False, str(error)
         # PyTorch's random numbers still take themselves to be recorded; the end of another recording tells them.
         with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(device):
@@ -173,7 +178,13 @@ def capture(work: Work, inputs: Answer, side: torch.cuda.Stream, memory: Any) ->
         try:
             outputs = work(*inputs)
         finally:
-            graph.capture_end()
+            try:
+                graph.capture_end()
+            except RuntimeError:
+                # Some versions leave the allocator in the belief that it goes on.
+                with suppress(Exception):
+                    torch._C._cuda_endAllocateToPool(side.device_index, graph.pool())
+                raise
     return graph, outputs
 
 
