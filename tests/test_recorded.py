@@ -261,6 +261,23 @@ def test_a_parameter_put_in_place_of_another_gets_the_gradient():
     assert head.weight.grad is not None
 
 
+def test_a_parameter_put_in_place_of_another_before_the_backward(kept):
+    head, twin = warmed()
+    hidden, target = batch()
+    for held in (False, True):
+        loss, expected = call(head, hidden, target).loss, twin._step(hidden.detach(), target)[1]
+        old, head.bias = head.bias, nn.Parameter(torch.zeros_like(head.bias))
+        if held:  # the next gradients would have to be computed again, with what is no longer there
+            with pytest.raises(RuntimeError, match="put in place of another"):
+                loss.backward()
+            return
+        loss.backward()
+        expected.backward()
+        same(old.grad, twin.bias.grad)
+        assert head.bias.grad is None
+        head.bias = old
+
+
 def test_frozen_parameters_have_no_gradient():
     head, _ = warmed()
     for frozen in (head.weight, head.cluster_weight):

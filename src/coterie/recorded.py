@@ -194,9 +194,11 @@ def standing_in(layer: nn.Module, parameters: Answer, doubles: Sequence[Tensor])
     double_of = {id(part): double for part, double in zip(parameters, doubles, strict=True)}
     places = [(module._parameters, name) for module in layer.modules() for name in module._parameters]
     before = [own[name] for own, name in places]
+    if any(part is not None and id(part) not in double_of for part in before):
+        raise RuntimeError("a parameter of the layer was put in place of another between a forward and its backward")
     try:
         for (own, name), part in zip(places, before, strict=True):
-            own[name] = None if part is None else double_of[id(part)]  # type: ignore[assignment]
+            own[name] = double_of.get(id(part), part)  # type: ignore[assignment]
         yield
     finally:
         for (own, name), part in zip(places, before, strict=True):
