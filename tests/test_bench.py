@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from coterie.bench import report, run
+from coterie.bench import report, run, timing
 from coterie.bench.floor import Machine
 from coterie.bench.methods import build, zipf_counts
 from coterie.bench.run import Row, Shape, problem, training_step
@@ -160,3 +160,15 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_memory_that_recordings_keep_is_counted(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 500)
+    parts = [((0, 0), 900, 100), ((0, 7), 80, 50)]  # what the allocator keeps for anybody, and for one graph
+    found = [{"segment_pool_id": pool, "total_size": size, "allocated_size": used} for pool, size, used in parts]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: found)
+    calls = []
+    assert timing.peak_memory(lambda: calls.append(1), before=200) == 500 + 30 - 200
+    assert calls == [1]

@@ -66,7 +66,7 @@ def step(
     tensors = (*parameters, *layer.buffers())
     where = tuple((id(part), part.data_ptr(), part.dtype, part.stride(), part.requires_grad) for part in tensors)
     kind = "step", threading.get_ident()  # of two threads, each would take the other's step for its own
-    replay = of(layer, hidden, kind, lambda: Replay(StepRecorder, OFTEN, MOST))
+    replay = of(layer, hidden, kind, lambda: Replay(lambda: recorded_step, OFTEN, MOST))
     key = settings, hidden.requires_grad, autocast_of(hidden), *shapes((hidden, target))
     output, loss = replay.answer(key, where, AsItIs(work, reads.fixed), (hidden, target, *parameters))
     return output, loss
@@ -110,13 +110,10 @@ class AsItIs:
         return self.work(hidden, target)
 
 
-class StepRecorder:
-    """Makes recordings of steps, each in memory of its own."""
-
-    def __call__(self, step: Any, given: Answer) -> Work | None:
-        """The step as graphs on tensors like those given; None where that fails."""
-        found = attempted(step.work, *given)
-        return None if found is None else RecordedStep(step, found)
+def recorded_step(step: Any, given: Answer) -> Work | None:
+    """The step as graphs on tensors like those given; None where that fails."""
+    found = attempted(step.work, *given)
+    return None if found is None else RecordedStep(step, found)
 
 
 class RecordedStep:

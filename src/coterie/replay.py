@@ -183,7 +183,7 @@ def capture(work: Work, inputs: Answer, side: torch.cuda.Stream, memory: Any) ->
             except RuntimeError:
                 # Some versions leave the allocator in the belief that it goes on.
                 with suppress(Exception):
-                    torch._C._cuda_endAllocateToPool(side.device_index, graph.pool())
+                    torch._C._cuda_endAllocateToPool(side.device_index, memory)
                 raise
     return graph, outputs
 

@@ -60,7 +60,7 @@ class Speller(nn.Module):
 
     def _convolved(self, codes: Tensor) -> Tensor:
         """Every filter from every byte on, in one product; behind a word's end all is zero: (N, M) → (N, M, G)."""
-        # One by one, convolutions of so few channels take a GPU most of a training step.
+        # One by one, convolutions of so few channels took a GPU half of a training step.
         filters = cast("list[nn.Conv1d]", list(self.filters))
         widest = max(self.widths)
         kernels = [F.pad(kind.weight, (0, widest - kind.weight.shape[2])) for kind in filters]  # each (·, E, widest)

@@ -48,7 +48,7 @@ VARIANTS: dict[str, Variant] = {
     "hsm-huffman": _head("hierarchical, Huffman tree", "hsm-huffman"),
     "differentiated": _head("D-softmax", "differentiated", 195),
     "adaptive": _head("adaptive softmax (torch)", "adaptive", 147),
-    # One small network makes all words' vectors: at the rate of the others it diverges.
+    # At the rate of the others it diverged on text8.
     "cnn": Variant("CNN-softmax", {"head": "cnn", "projection_factor": 0.1}),
     "random-clusters": _head("hierarchical, random clusters", "random-clusters"),
     "self-organized": Variant("self-organized", perplexity=144.77, minutes=20),
