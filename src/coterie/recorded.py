@@ -29,7 +29,7 @@ from coterie.replay import Answer, Replay, Work, alone, attempt, capture, of, sh
 OFTEN = 20  # steps before one is recorded
 MOST = 2  # recordings of a layer: each keeps memory for a gradient of every parameter
 # Of more, the GPU's work takes longer than the host's, and what is kept would be missed elsewhere.
-LARGEST = 768 << 20  # bytes of parameters
+LARGEST = 1536 << 20  # bytes of parameters
 LONGEST = 1 << 25  # numbers of a batch of hidden vectors
 
 ROOM = 16  # times the bytes of a batch of hidden vectors: what a step keeps and uses
