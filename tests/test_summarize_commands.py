@@ -12,6 +12,7 @@ import pytest
 from coterie.lm.trained import Trained as TrainedLanguageModel
 from coterie.summarization import rouge
 from coterie.summarization.bootstrap import difference
+from coterie.summarization.corpus import Pairs
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.reproduce import Plan, reproduce
 from coterie.summarization.train import SummaryTask
@@ -46,6 +47,18 @@ def test_clusters_are_the_language_models(folder):
     seats = TrainedLanguageModel.open(folder / "titles", "cpu").organized.partition.cluster_of
     assert Trained.open(folder / "run", "cpu").model.head.partition.cluster_of.tolist() == seats.tolist()
     assert coterie("clusters", folder / "titles", "--n", "3").exit_code == 0
+
+
+def test_clusters_are_learned_from_both_sides_or_from_the_titles_alone(folder, tmp_path):
+    pairs = Pairs.open(folder / "data")
+    learn = ("summarize", "cluster", folder / "data", "--titles-only")
+    assert coterie(*learn, "--out", tmp_path / "alone", *TITLES).exit_code == 0
+    for name, sides in (("titles", "both"), ("alone", "titles")):
+        own = TrainedLanguageModel.open((tmp_path if sides == "titles" else folder) / name, "cpu")
+        assert own.counts.tolist() == pairs.language(sides).counts.tolist()
+    # A run goes on with the text it began with.
+    done = coterie(*learn, "--out", folder / "titles", "--resume")
+    assert "was trained on another text" in str(done.exception)
 
 
 def test_generate_writes_a_title_for_each_line(folder):
@@ -179,7 +192,7 @@ def compared(tmp_path_factory):
     (duc / "input.txt").write_text("".join(f"{article}\n" for article, _ in some))
     for number in range(4):
         (duc / f"task1_ref{number}.txt").write_text("".join(f"{title}\n" for _, title in some))
-    plan = Plan(duc=duc, sentences=4, batch=4, title_settings=SMALL_LM)
+    plan = Plan(duc=duc, sentences=4, batch=4, language_settings=SMALL_LM)
     arguments = (str(pairs.path), folder / "out", ["full", "self-organized"], [0, 1], None, plan)
     usual, calls = SummaryTask.batch, [0]
 

@@ -9,8 +9,8 @@ import torch
 from coterie.lm.data import IGNORED
 from coterie.partition import random_partition
 from coterie.summarization.batches import Batches, edges
-from coterie.summarization.build import build
-from coterie.summarization.clusters import cluster, load, title_settings
+from coterie.summarization.build import OFTEN, build
+from coterie.summarization.clusters import cluster, language_settings, load
 from coterie.summarization.evaluate import evaluate
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.model import Writing
@@ -188,10 +188,10 @@ def test_every_parameter_learns_and_is_trained_once(pairs, input_feeding):
         assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in grouped)
     assert from_preset("paper").clip is None
     assert from_preset("best").tied
-    # Given clusters go on from there, and stay in the paper's way.
-    assert from_preset("best").head_options == {"projection": False, "reorganize_every": 100}
+    assert from_preset("best").head_options == {"projection": False, "label_smoothing": 0.1}
     assert from_preset("best", head_options={"projection": True}).head_options["projection"]
-    assert from_preset("best", head="full").head_options == from_preset("paper").head_options == {}
+    assert from_preset("best", head="full").head_options == {"label_smoothing": 0.1}
+    assert from_preset("best", head="nce").head_options == from_preset("paper").head_options == {}
 
 
 def test_evaluation_counts_every_word_of_the_titles(pairs):
@@ -230,16 +230,29 @@ def test_it_memorises_fifty_pairs(tmp_path, preset, head, input_feeding):
     assert right >= 0.95 * len(known), right
 
 
+def test_a_language_model_reads_each_sentence_before_its_title(pairs):
+    text = pairs.language("both")
+    for name, ids in (("train", text.train), ("valid", text.dev)):
+        part = pairs.part(name)
+        expected = []
+        for n in range(len(part)):
+            for side, end in ((part.article, [pairs.eos]), (part.title, [])):
+                expected += side.ids[side.starts[n] : side.ends[n]].tolist() + end
+        assert ids.tolist() == expected
+    assert text.counts.tolist() == np.bincount(text.train, minlength=pairs.n_words).tolist()
+    assert pairs.language("titles").train.tolist() == pairs.part("train").title.ids.tolist()
+    assert pairs.language("titles").counts.tolist() == pairs.counts.tolist()
+
+
 def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
-    settings = title_settings(hidden=16, embedding=16, sequences=4, length=10, epochs=2, device="cpu",
-                              head_options={"reorganize_every": 5})  # fmt: skip
-    written = cluster(pairs, tmp_path / "titles", settings)
+    settings = language_settings("titles", hidden=16, embedding=16, sequences=4, length=10, epochs=2, device="cpu",
+                                 head_options={"reorganize_every": 5})  # fmt: skip
+    written = cluster(pairs, tmp_path / "titles", settings, "titles")
     moved = read_journal(tmp_path / "titles/reorganisations.jsonl")
     assert [record["step"] for record in moved][:2] == [5, 10]
     partition = load(tmp_path / "titles", pairs)
     assert partition.cluster_of.tolist() == load(written, pairs).cluster_of.tolist()
-    stay = {"reorganize_every": None}
-    train(pairs, tmp_path / "run", small(epochs=1, head_options=stay), partition)
+    train(pairs, tmp_path / "run", small(epochs=1), partition)
     trained = Trained.open(tmp_path / "run", "cpu")
     assert trained.model.head.partition.cluster_of.tolist() == partition.cluster_of.tolist()
     assert trained.model.head.reorganize_every is None
@@ -248,9 +261,10 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert read_journal(tmp_path / "on/reorganisations.jsonl")[0]["step"] == 3
     on = Trained.open(tmp_path / "on", "cpu").model.head
     assert on.partition.cluster_of.tolist() != partition.cluster_of.tolist()
+    assert build(small(), pairs.counts, pairs.eos).head.reorganize_every == OFTEN  # where none were given
     other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)
     with pytest.raises(ValueError, match=r"another text .*\(clusters \w+, not"):
-        train(pairs, tmp_path / "run", small(epochs=1, head_options=stay), other, resume=True)
+        train(pairs, tmp_path / "run", small(epochs=1), other, resume=True)
     few = random_partition(pairs.counts[:-1], 5, 30, 10_000)
     with pytest.raises(ValueError, match=r"the clusters are of .* words and the pairs have"):
         train(pairs, tmp_path / "no", small(), few)

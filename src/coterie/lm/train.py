@@ -3,6 +3,7 @@
 Shapes: V words, B sequences, L steps, D hidden width.
 """
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from coterie.training.device import choose_device, choose_precision
 from coterie.training.distributed import SharedHead, World
 from coterie.training.loop import Progress
 from coterie.training.optimizers import Group
-from coterie.training.run import Run
+from coterie.training.run import Run, read_json
 from coterie.training.update import precise
 
 KIND = "language model"
@@ -132,7 +133,9 @@ def data(corpus: Corpus) -> start.Data:
         "train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words,
         "digest": digest(corpus.words, corpus.counts, corpus.source),
     }  # fmt: skip
-    return start.Data(KIND, corpus.path, told, {VOCABULARY: (corpus.path / VOCABULARY).read_text(encoding="utf-8")})
+    # The counts are of this text: of pairs prepared for a summarizer, the file's are of the titles alone.
+    kept = read_json(corpus.path / VOCABULARY) | {"counts": corpus.counts.tolist()}
+    return start.Data(KIND, corpus.path, told, {VOCABULARY: json.dumps(kept, ensure_ascii=False)})
 
 
 def stored_settings(out: Path) -> Settings:

@@ -14,6 +14,7 @@ from coterie.partition import Partition
 from coterie.summarization.model import Summarizer
 from coterie.summarization.settings import Settings
 
+OFTEN = 100  # updates, about as many as an epoch has: between reorganisations of clusters that were not given
 CLUSTERED = ("self-organized", "self-organized-paper")
 
 
@@ -31,6 +32,8 @@ def build(
     if partition is not None:
         check_partition(settings.head, partition, n_words)
         options = {"reorganize_every": None, **options, "partition": partition}
+    elif settings.head == "self-organized":
+        options = {"reorganize_every": OFTEN, **options}
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
         n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,
@@ -48,7 +51,7 @@ def check_partition(head: str, partition: Partition, n_words: int) -> None:
     if partition.n_words != n_words:
         raise ValueError(
             f"the clusters are of {partition.n_words:,} words and the pairs have {n_words:,}: learn them from these "
-            "pairs' titles (`coterie summarize cluster`)"
+            "pairs (`coterie summarize cluster`)"
         )
     if head not in CLUSTERED:
         raise ValueError(

@@ -1,4 +1,8 @@
-"""Clusters for a summarizer: a language model with the self-organized head learns them from the titles alone."""
+"""Clusters for a summarizer: a language model with the self-organized head learns them from the pairs' text.
+
+In the paper that text are the titles. Half of the words that a title may copy from its sentence have never been in one,
+though, and would be left where chance put them: the sentences tell where they belong.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,30 +13,35 @@ from coterie.lm.settings import Settings, from_preset
 from coterie.lm.train import train
 from coterie.lm.trained import Trained
 from coterie.partition import Partition
-from coterie.summarization.corpus import Pairs
+from coterie.summarization.corpus import Pairs, Sides
 
 PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
-# Titles are few beside a text such as text8: more passes, and clusters that move more often.
-TITLES: dict[str, Any] = {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}}
+# Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often.
+USUAL: dict[Sides, dict[str, Any]] = {
+    "both": {"epochs": 5, "sequences": 128, "settle": 1.0, "head_options": {"reorganize_every": 250}},
+    "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
+}
 
 
-def title_settings(preset: str = "best", **given: Any) -> Settings:
+def language_settings(sides: Sides, preset: str = "best", **given: Any) -> Settings:
     """The language model's settings, with what is given in their place."""
-    options = {**TITLES["head_options"], **given.pop("head_options", {})}
-    return from_preset(preset, **{**TITLES, **given, "head_options": options})
+    usual = USUAL[sides]
+    options = {**usual["head_options"], **given.pop("head_options", {})}
+    return from_preset(preset, **{**usual, **given, "head_options": options})
 
 
 def cluster(
     pairs: Pairs,
     out: Path,
     settings: Settings,
+    sides: Sides = "both",
     *,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
 ) -> Path | None:
     """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
-    if not train(pairs.titles(), out, settings, resume=resume, force=force, console=console).finished:
+    if not train(pairs.language(sides), out, settings, resume=resume, force=force, console=console).finished:
         return None
     Trained.open(out, "cpu").organized.partition.save(out / PARTITION, pairs.words)
     return out / PARTITION
@@ -46,4 +55,4 @@ def load(path: Path, pairs: Pairs) -> Partition:
     try:
         return Partition.load(file, pairs.words)
     except ValueError as error:
-        raise ValueError(f"{error}; learn clusters from these pairs' titles with `coterie summarize cluster`") from None
+        raise ValueError(f"{error}; learn clusters from these pairs with `coterie summarize cluster`") from None

@@ -27,32 +27,36 @@ def cluster(
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],
     resume: command.Resume = False,
     force: command.Force = False,
+    titles_only: Annotated[
+        bool, Option("--titles-only", help="as in the paper; otherwise each sentence is read before its title")
+    ] = False,
     preset: Annotated[str | None, Option(help="of the language model: best (the default) or paper")] = None,
     epochs: Annotated[int | None, Option(min=1)] = None,
     hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
     embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
-    sequences: Annotated[int | None, Option(help="streams of titles read side by side")] = None,
+    sequences: Annotated[int | None, Option(help="streams of text read side by side")] = None,
     seed: Annotated[int | None, Option()] = None,
     device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
     head_option: command.HeadOption = None,
 ) -> None:
-    """Learns clusters from the titles alone, with a language model; `train --partition RUN` then uses them."""
+    """Learns clusters from the pairs' text, with a language model; `train --partition RUN` then uses them."""
     from coterie.lm.settings import Settings
     from coterie.lm.train import stored_settings
     from coterie.summarization.clusters import cluster as learn
-    from coterie.summarization.clusters import title_settings
-    from coterie.summarization.corpus import Pairs
+    from coterie.summarization.clusters import language_settings
+    from coterie.summarization.corpus import Pairs, Sides
     from coterie.training.logs import Listening
     from coterie.training.run import Run
 
     command.one_of(resume, force, out)
     given = command.given(context)
+    sides: Sides = "titles" if titles_only else "both"
     console = Listening()
     if resume and Run(out).config.exists():
         settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
     else:
-        settings = title_settings(**given)
-    written = learn(Pairs.open(data), out, settings, resume=resume, force=force, console=console)
+        settings = language_settings(sides, **given)
+    written = learn(Pairs.open(data), out, settings, sides, resume=resume, force=force, console=console)
     if written is None:
         console.print("stopped; go on with --resume")
         raise typer.Exit(130)
@@ -67,8 +71,8 @@ def train(
     partition: Annotated[
         Path | None,
         Option(
-            help="clusters to start from: a file, or the folder of `coterie summarize cluster`; with --head-option "
-            "reorganize_every=null, or --preset paper, they stay as they are"
+            help="clusters: a file, or the folder of `coterie summarize cluster`; they stay as they are, or with "
+            "--head-option reorganize_every=100 are where words move on from"
         ),
     ] = None,
     resume: command.Resume = False,

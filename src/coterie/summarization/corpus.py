@@ -1,7 +1,7 @@
 """Prepared pairs: a vocabulary for both sides, and the words of each side as arrays on the disk that are mapped.
 
 Both sides are one long array of ids and the places where each row ends. Every title ends with `<eos>`, so that the
-titles one after the other are also a text for a language model.
+titles one after the other, or sentences and titles in turn, are also a text for a language model.
 
 Shapes: N pairs, V words, T words of a side.
 """
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ PARTS = ("train", "valid", "test")
 SIDES = ("article", "title")
 FORMAT, VERSION = "coterie-pairs", 1
 ENDS = np.dtype(np.int64)
+Sides = Literal["both", "titles"]  # what a language model reads of the pairs
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,25 @@ class Pairs:
         """The rows of a part as text, with the words that are not in the vocabulary; not of the training part."""
         return (self.path / text_name(part, side)).read_text(encoding="utf-8").splitlines()
 
-    def titles(self) -> Text:
-        """The titles as the text of a language model over the same words."""
-        train, valid = self.part("train").title.ids, self.part("valid").title.ids
-        return Text(self.path, self.words, self.counts, train, valid, None, self.source)
+    def language(self, sides: Sides) -> Text:
+        """The text of a language model over the same words: the titles, or every sentence with its title behind it."""
+        parts = self.part("train"), self.part("valid")
+        if sides == "titles":
+            train, valid = (part.title.ids for part in parts)
+            return Text(self.path, self.words, self.counts, train, valid, None, self.source)
+        train, valid = (_in_turn(part, self.eos) for part in parts)
+        counts = torch.from_numpy(np.bincount(train, minlength=self.n_words))
+        return Text(self.path, self.words, counts, train, valid, None, self.source)
+
+
+def _in_turn(part: Part, eos: int) -> NDArray[Any]:
+    """Each sentence, its end and its title, one pair after the other: (N,)."""
+    article, title = part.article, part.title
+    pair = np.arange(len(part))  # as many sentences have ended before it
+    text = np.full(len(article.ids) + len(part) + len(title.ids), eos, dtype=article.ids.dtype)
+    text[np.arange(len(article.ids)) + np.repeat(title.starts + pair, article.lengths)] = article.ids
+    text[np.arange(len(title.ids)) + np.repeat(article.ends + pair + 1, title.lengths)] = title.ids
+    return text
 
 
 def text_name(part: str, side: str) -> str:

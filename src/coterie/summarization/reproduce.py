@@ -1,4 +1,4 @@
-"""The paper's summarization experiment: clusters of the titles, every head in the same trainer, titles, a report.
+"""The paper's summarization experiment: clusters of the words, every head in the same trainer, titles, a report.
 
 What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
 """
@@ -15,7 +15,7 @@ from coterie.lm.sources import check_made_from
 from coterie.lm.train import data as language_data
 from coterie.partition import Partition
 from coterie.summarization import clusters
-from coterie.summarization.corpus import Pairs
+from coterie.summarization.corpus import Pairs, Sides
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.prepare import WORDS, prepare
 from coterie.summarization.references import Duc
@@ -43,7 +43,7 @@ class Plan:
     duc: Path | None = None  # a folder with input.txt and task1_ref0.txt …
     sentences: int = 50  # of the test, on which the speed of search on a CPU is measured; 0: it is not
     batch: int = 64  # sentences searched side by side when titles are written
-    title_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
+    language_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
 
 
 def reproduce(
@@ -64,19 +64,20 @@ def reproduce(
     duc = None if plan.duc is None else Duc.open(plan.duc)  # before anything is trained
     pairs = _pairs(source, out, plan)
     pairs.part("test")
-    partition = None
-    if any(variant.titles for variant in variants.values()):
-        _say(console, "clusters from the titles")
-        partition = _clusters(pairs, out / "clusters", console, plan, given.get("device", "auto"))
-        if partition is None:
+    partitions: dict[Sides | None, Partition | None] = {None: None}
+    for sides in {sides: None for variant in variants.values() if (sides := variant.sides(plan.preset))}:
+        _say(console, f"clusters from {'the titles' if sides == 'titles' else 'sentences and titles'}")
+        found = _clusters(pairs, out / f"clusters-{sides}", sides, console, plan, given.get("device", "auto"))
+        if found is None:
             return None
+        partitions[sides] = found
     rows = [
         Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
     ]
     for at, seed in enumerate(seeds):
         for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
             _say(console, f"{row.variant.label}, seed {seed}")
-            seats = partition if row.variant.titles else None
+            seats = partitions[row.variant.sides(plan.preset)]
             if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
                 return None
             _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
@@ -101,12 +102,14 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
     return pairs
 
 
-def _clusters(pairs: Pairs, path: Path, console: Console | None, plan: Plan, device: str) -> Partition | None:
-    """The clusters of the titles, learned if they are not there; None if that was stopped."""
-    settings = clusters.title_settings(**{"device": device, **(plan.title_settings or {})})
+def _clusters(
+    pairs: Pairs, path: Path, sides: Sides, console: Console | None, plan: Plan, device: str
+) -> Partition | None:
+    """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
+    settings = clusters.language_settings(sides, **{"device": device, **(plan.language_settings or {})})
     if Run(path).result.exists() and (path / clusters.PARTITION).exists():
-        reopen(language_data(pairs.titles()), path, settings)  # refuses one of other settings
-    elif clusters.cluster(pairs, path, settings, resume=True, console=console) is None:
+        reopen(language_data(pairs.language(sides)), path, settings)  # refuses one of other settings
+    elif clusters.cluster(pairs, path, settings, sides, resume=True, console=console) is None:
         return None
     return clusters.load(path, pairs)
 

@@ -48,9 +48,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Of the preset "best", by head. Projections make perplexity better and titles worse; clusters that were given go on
-# from there, and an epoch has about a hundred updates. In the paper they stay.
-HEAD_OPTIONS: dict[str, dict[str, Any]] = {"self-organized": {"projection": False, "reorganize_every": 100}}
+# Of the preset "best", by head.
+_SMOOTHED: dict[str, Any] = {"label_smoothing": 0.1}
+_TWO_LEVEL: dict[str, Any] = {**_SMOOTHED, "projection": False}
+HEAD_OPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("full", "full-compiled"), _SMOOTHED),
+    **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _TWO_LEVEL),
+}
 
 
 def from_preset(preset: str, **given: Any) -> Settings:

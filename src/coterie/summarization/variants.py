@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.summarization.build import OFTEN
+from coterie.summarization.corpus import Sides
 from coterie.summarization.settings import Settings, from_preset
 
 
@@ -12,22 +14,26 @@ class Variant:
 
     label: str
     changes: dict[str, Any] = field(default_factory=dict)
-    titles: bool = False  # whether its clusters come from the titles
+    clusters: Sides | None = None  # what a language model learns its clusters from
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
         """Its settings, with what is given in their place."""
         return from_preset(preset, **{**self.changes, **given})
 
+    def sides(self, preset: str) -> Sides | None:
+        """What its clusters are learned from; in the paper, the titles."""
+        return "titles" if self.clusters is not None and preset == "paper" else self.clusters
 
+
+_MOVING = {"head_options": {"reorganize_every": OFTEN}}
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, published="Full softmax"),
     "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),
-    "self-organized": Variant("self-organized, clusters of the titles", titles=True, published="Self-organized HSM"),
-    "fixed": Variant(
-        "self-organized, the titles' clusters kept", {"head_options": {"reorganize_every": None}}, titles=True
-    ),
-    "joint": Variant("self-organized, clusters from chance on"),
+    "self-organized": Variant("self-organized", clusters="both", published="Self-organized HSM"),
+    "titles": Variant("self-organized, clusters of the titles alone", clusters="titles"),
+    "moving": Variant("self-organized, words move on", {**_MOVING, "settle": 0.5}, clusters="both"),
+    "joint": Variant("self-organized, clusters from chance on", {"settle": 0.5}),
     "random-clusters": Variant("hierarchical, random clusters", {"head": "random-clusters"}),
     "hsm-frequency": Variant("hierarchical, frequency bins", {"head": "hsm-frequency"}),
 }

@@ -42,7 +42,7 @@ Settle = Annotated[float | None, Option(help="share of the run after which words
 CheckpointEvery = Annotated[float | None, Option(help="seconds between checkpoints; after an epoch, a twentieth")]
 Graph = Annotated[bool | None, Option(help="on a GPU, replay the update as a CUDA graph")]
 
-APART = ("data", "out", "partition", "resume", "force", "head_option")  # no settings
+APART = ("data", "out", "partition", "titles_only", "resume", "force", "head_option")  # no settings
 
 
 def given(context: typer.Context) -> dict[str, Any]:
