@@ -69,9 +69,9 @@ class Counted(Words):
     opened: list[tuple[int, int]]
     dense: list[int]
 
-    def logits_of(self, hidden, words, scratch=None):
+    def _logits_of(self, hidden, words, scratch=None):
         Counted.opened.append((words.numel(), hidden.shape[0]))
-        return super().logits_of(hidden, words, scratch)
+        return super()._logits_of(hidden, words, scratch)
 
     def logits_by_word(self, hidden):
         Counted.dense.append(hidden.shape[0])
@@ -113,6 +113,48 @@ def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, 
     dense = head.n_classes * (search.STREAM + rows)
     pilots = 4 * head.n_classes if rows > 4 * search.PILOTS else 0  # what the rows that go first may spend
     assert spent <= (1 + search.TRIAL) * (dense + pilots)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_words_fetched_in_blocks_are_those_fetched_at_once(monkeypatch, dtype, bias):
+    head = make(500, in_features=8, bias=bias, dtype=dtype)
+    asked, hidden = torch.randperm(500)[:41], torch.randn(3, 8, dtype=dtype)
+    level = Words(head.weight, head.bias, head.partition)
+    with torch.no_grad():
+        whole = level.logits_of(hidden, asked)
+        monkeypatch.setattr(words, "BLOCK", 7)
+        torch.testing.assert_close(level.logits_of(hidden, asked), whole)
+    assert level.logits_of(hidden, asked).requires_grad
+
+
+def test_what_is_found_in_one_part_spares_others(counted, monkeypatch):
+    head = make(50_000, in_features=8, reorganize_every=None)
+    hidden, score = 0.5 * torch.randn(8, 5, 8), torch.randn(8, 5)
+    fetched = {}
+    for parts in (1, search.PARTS):
+        monkeypatch.setattr(search, "PARTS", parts)
+        counted.opened.clear()
+        answer = head.extend(hidden, score, 5)
+        fetched[parts] = sum(words * (search.FETCH + rows) for words, rows in counted.opened)
+        assert not counted.dense
+    assert fetched[search.PARTS] < fetched[1]
+    torch.testing.assert_close(answer, head.extend(hidden, score, 5))
+
+
+def test_only_rows_that_ask_are_counted():
+    sizes = torch.tensor([10, 20, 30])
+    cluster, row = torch.tensor([[0, 1, 2], [1, 1, 2]]), torch.tensor([[0, 4, 1], [5, 9, 9]])
+    asked = torch.tensor([[True, True, False], [True, False, False]])
+    left = cluster, row, asked
+    fetches = search.FETCH * (10 + 20)
+    # For every word and row that asks, a product and a place; of three rows, two do not ask for the first cluster and
+    # one does not ask for the second.
+    assert search.cost_in_parts(sizes, left, 3, 3) == fetches + 2 * (10 + 2 * 20) + 2 * 10 + 20
+    # In two parts the second cluster is fetched again.
+    apart = fetches + 2 * (10 + 20) + 10 + 20 + (search.FETCH + 2) * 20
+    assert search.cost_in_parts(sizes, left, 2, 1) == apart
+    assert search.cost_in_parts(sizes, left, 1, 1) == fetches + 2 * (10 + 20) + 10 + 20
 
 
 def test_a_small_vocabulary_and_a_batch_of_flat_rows_are_dense(counted, monkeypatch):

@@ -37,6 +37,8 @@ TOGETHER = 1024
 # Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
 # while: no row is like another, and the dense cost is certain.
 PILOTS, WORTH = 4, 0.6
+# What is left after the trial is opened in so many parts.
+PARTS = 2
 # All words of k clusters are sorted in place of all there are, if that leaves so many times fewer.
 SPARED = 8
 # Numbers a wave may hold, a word of a cluster for every row that asks: more would take too much memory.
@@ -186,15 +188,21 @@ def dense_cost(words: Words, n_rows: int) -> int:
     return words.partition.n_words * (STREAM + n_rows)
 
 
-def opening_cost(sizes: Tensor, cluster: Tensor, n_rows: int) -> int:
-    """Of clusters (P,) that some rows ask for, each fetched once; `sizes` (C,)."""
+def opening_cost(sizes: Tensor, cluster: Tensor, n_rows: Tensor | int) -> int:
+    """Of clusters (P,) that so many rows ask for, each fetched once; `sizes` (C,)."""
     asked = torch.bincount(cluster, minlength=sizes.numel())
     opened = asked > 0
     # A product and a place among the best for every word of every row, and products nobody asked for, or calls.
-    wanted, unasked = (
-        torch.stack((sizes * (FETCH * opened + 2 * asked), sizes * opened * (n_rows - asked))).sum(1).tolist()
-    )
-    return int(wanted + min(unasked, ASKING * int(opened.sum())))
+    counted = sizes * (FETCH * opened + 2 * asked), sizes * opened * (n_rows - asked), opened
+    wanted, unasked, calls = torch.stack(counted).sum(1).tolist()
+    return int(wanted + min(unasked, ASKING * calls))
+
+
+def cost_in_parts(sizes: Tensor, left: tuple[Tensor, Tensor, Tensor], end: int, width: int) -> int:
+    """Of the first `end` places of what is left, so many at a time; `left`: cluster, row, and whether the one is asked
+    for by the other, (A, W) each."""
+    parts = zip(*(part[:, :end].split(width, 1) for part in left), strict=True)
+    return sum(opening_cost(sizes, c[asked], (torch.bincount(r[asked]) > 0).sum()) for c, r, asked in parts)
 
 
 def _one_question(
@@ -239,15 +247,20 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
     n_rows, n_hypotheses = hidden.shape[0], hidden.shape[0] // n_questions
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, B · C)
     clusters = by_rank if n_hypotheses == 1 else by_rank % words.partition.n_clusters
+    rows = (
+        torch.arange(n_questions, device=hidden.device)[:, None] * n_hypotheses + by_rank // words.partition.n_clusters
+    )
     sizes, n_words = words.partition.sizes, words.partition.n_words * n_hypotheses
     allowance = (WORTH if n_questions > 4 * PILOTS else TRIAL) * dense_cost(words, n_rows)
     active = torch.arange(n_questions, device=hidden.device)
-    rank, width, given_up = 0, 1, 0
+    # As many pairs as hypotheses at first, if the trial allows it: one at a time, clusters would be fetched again.
+    rank, width, growth, given_up, looked = 0, n_hypotheses, 2, 0, False
     while rank < ranked.shape[1]:
         # (A, B · C - rank): clusters more probable than the k-th best word may hold a better one.
         in_question = ranked[active, rank:] > values[active, -1:]
         going = in_question[:, 0]
-        if rank == FIRST_LOOK:
+        if rank >= FIRST_LOOK and not looked:
+            looked = True
             flat = (sizes[clusters[active, rank:]] * in_question).sum(1) * 2 > n_words
             values[active[flat]] = -torch.inf
             given_up = int(flat.sum())
@@ -255,27 +268,34 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
         active, in_question = active[going], in_question[going]
         if not active.numel():
             break
-        rows_asking = active.numel() * n_hypotheses
         room = max(1, MOST_FOUND // (active.numel() * words.partition.capacity))
         width = min(width, room)
-        cost = opening_cost(sizes, clusters[active, rank : rank + width][in_question[:, :width]], rows_asking)
+        left = clusters[active, rank:], rows[active, rank:], in_question  # (A, B · C - rank)
+        cost = cost_in_parts(sizes, left, width, width)
+        if cost > allowance and not rank:
+            width = 1
+            cost = cost_in_parts(sizes, left, width, width)
         if cost > allowance:
-            # All that is left at once, so that no cluster is fetched twice, or else nothing of it.
-            width = int(in_question.sum(1).max())
-            rest = opening_cost(sizes, clusters[active, rank:][in_question], rows_asking)
-            rest += dense_cost(words, given_up * n_hypotheses) if given_up else 0
-            densely = dense_cost(words, (given_up + active.numel()) * n_hypotheses)
-            if rest > limit * densely or width > room:
+            # Either it is certain that all that is left costs less than all words, or nothing of it is tried. In parts:
+            # what is found in one puts others out of the question. At once, if clusters would be fetched too often.
+            longest = int(in_question.sum(1).max())
+            certain = limit * dense_cost(words, (given_up + active.numel()) * n_hypotheses)
+            certain -= dense_cost(words, given_up * n_hypotheses) if given_up else 0
+            for parts in (PARTS, 1):
+                width = -(-longest // parts)
+                if width <= room and cost_in_parts(sizes, left, longest, width) <= certain:
+                    break
+            else:
                 values[active] = -torch.inf
                 break
-            allowance = math.inf
+            allowance, growth = math.inf, 1
         allowance -= cost
         pairs, asked = by_rank[active, rank : rank + width], in_question[:, :width]  # (A, W)
         found_values, found = _open_wave(words, hidden, log_cluster, active, pairs, asked, k)
         best = torch.cat((values[active], found_values), 1).topk(k, 1)
         values[active] = best.values
         indices[active] = torch.cat((indices[active], found), 1).gather(1, best.indices)
-        rank, width = rank + width, 2 * width
+        rank, width = rank + width, growth * width
 
 
 def _open_wave(

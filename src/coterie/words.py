@@ -19,6 +19,8 @@ from coterie.workers import spread
 if TYPE_CHECKING:
     from coterie.search_gpu import GpuWords
 
+# Words fetched at a time: what is multiplied is then still in the cache, and the system need not find large memory.
+BLOCK = 2048
 # From so many rows on, clusters are normalised one by one, on all cores.
 MANY_ROWS = 32
 # So few clusters are opened before threads have begun.
@@ -63,8 +65,25 @@ class Words:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if self.bias is None else logits + self.bias[:, None]
 
-    def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
-        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
+    def logits_of(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least."""
+        if words.device.type != "cpu" or words.numel() <= BLOCK or torch.is_grad_enabled():
+            return self._logits_of(hidden, words)
+        logits = hidden.new_empty(
+            hidden.shape[0], words.numel(), dtype=torch.promote_types(hidden.dtype, torch.float32)
+        )
+        blocks, parts = words.split(BLOCK), logits.split(BLOCK, 1)
+
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(BLOCK, self.weight.shape[1])
+            for at in places:
+                parts[at].copy_(self._logits_of(hidden, blocks[at], scratch))
+
+        spread(run, range(len(blocks)), torch.get_num_threads())
+        return logits
+
+    def _logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """The same at once; `scratch` (S or more, D): where to fetch their vectors."""
         if scratch is None:
             rows = self.weight.index_select(0, words)
         else:
@@ -174,7 +193,7 @@ class Words:
             scratch = self.weight.new_empty(width, self.weight.shape[1])
             for at in places:
                 words = self.members(clusters[at])
-                parts[at][:, : words.numel()] = self.logits_of(xs[at], words, scratch)
+                parts[at][:, : words.numel()] = self._logits_of(xs[at], words, scratch)
 
         spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
         return found
