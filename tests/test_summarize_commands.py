@@ -12,16 +12,19 @@ import pytest
 from coterie.lm.trained import Trained as TrainedLanguageModel
 from coterie.summarization import rouge
 from coterie.summarization.bootstrap import difference
+from coterie.summarization.clusters import USUAL, load
 from coterie.summarization.corpus import Pairs
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.reproduce import Plan, reproduce
 from coterie.summarization.train import SummaryTask
 from coterie.summarization.trained import Trained
+from coterie.summarization.variants import VARIANTS
 from tests.pairs import SMALL, news, tiny_pairs, write_gigaword, write_tsv
 from tests.test_lm_commands import coterie
 
+CLUSTERED = ["self-organized", "titles", "moving", "joint"]
 ARGUMENTS = ["--hidden=16", "--embedding=16", "--batch=32", "--epochs=1", "--device=cpu"]
-TITLES = ["--hidden=8", "--embedding=8", "--sequences=4", "--epochs=1", "--device=cpu"]
+LANGUAGE = ["--hidden=8", "--embedding=8", "--sequences=4", "--epochs=1", "--device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +36,10 @@ def folder(tmp_path_factory):
     assert prepared.exit_code == 0, prepared.exception
     assert "no word that carries meaning in common" in prepared.stdout
     assert "251 pairs read" in prepared.stdout
-    learned = coterie("summarize", "cluster", folder / "data", "--out", folder / "titles", *TITLES)
+    learned = coterie("summarize", "cluster", folder / "data", "--out", folder / "words", *LANGUAGE)
     assert learned.exit_code == 0, learned.exception
     trained = coterie(
-        "summarize", "train", folder / "data", "--out", folder / "run", "--partition", folder / "titles", *ARGUMENTS
+        "summarize", "train", folder / "data", "--out", folder / "run", "--partition", folder / "words", *ARGUMENTS
     )
     assert trained.exit_code == 0, trained.exception
     assert "perplexity" in trained.stdout
@@ -44,21 +47,26 @@ def folder(tmp_path_factory):
 
 
 def test_clusters_are_the_language_models(folder):
-    seats = TrainedLanguageModel.open(folder / "titles", "cpu").organized.partition.cluster_of
+    seats = TrainedLanguageModel.open(folder / "words", "cpu").organized.partition.cluster_of
     assert Trained.open(folder / "run", "cpu").model.head.partition.cluster_of.tolist() == seats.tolist()
-    assert coterie("clusters", folder / "titles", "--n", "3").exit_code == 0
+    assert coterie("clusters", folder / "words", "--n", "3").exit_code == 0
 
 
 def test_clusters_are_learned_from_both_sides_or_from_the_titles_alone(folder, tmp_path):
     pairs = Pairs.open(folder / "data")
     learn = ("summarize", "cluster", folder / "data", "--titles-only")
-    assert coterie(*learn, "--out", tmp_path / "alone", *TITLES).exit_code == 0
-    for name, sides in (("titles", "both"), ("alone", "titles")):
-        own = TrainedLanguageModel.open((tmp_path if sides == "titles" else folder) / name, "cpu")
-        assert own.counts.tolist() == pairs.language(sides).counts.tolist()
-    # A run goes on with the text it began with.
-    done = coterie(*learn, "--out", folder / "titles", "--resume")
+    assert coterie(*learn, "--out", tmp_path / "alone", *LANGUAGE).exit_code == 0
+    for path, reading in ((folder / "words", "both"), (tmp_path / "alone", "titles")):
+        own = TrainedLanguageModel.open(path, "cpu")
+        assert own.counts.tolist() == pairs.language(reading).counts.tolist()
+        usual = USUAL[reading]["head_options"]["reorganize_every"]
+        assert own.settings.head_options["reorganize_every"] == usual
+    # A run goes on with the text it began with, which need not be said again, and with its options.
+    done = coterie(*learn, "--out", folder / "words", "--resume")
     assert "was trained on another text" in str(done.exception)
+    assert coterie(*learn[:3], "--out", tmp_path / "alone", "--resume").exit_code == 0
+    once_more = ("--head-option", "reorganize_every=250")
+    assert coterie(*learn[:3], "--out", folder / "words", "--resume", *once_more).exit_code == 0
 
 
 def test_generate_writes_a_title_for_each_line(folder):
@@ -80,7 +88,7 @@ def test_resuming_needs_no_options_and_changes_nothing(folder):
     done = coterie("summarize", "train", folder / "data", "--out", folder / "run", "--resume")
     assert done.exit_code == 0, done.exception
     assert {path: path.read_bytes() for path in before} == before
-    assert coterie("summarize", "cluster", folder / "data", "--out", folder / "titles", "--resume").exit_code == 0
+    assert coterie("summarize", "cluster", folder / "data", "--out", folder / "words", "--resume").exit_code == 0
 
 
 def test_input_feeding_is_a_switch_that_a_run_remembers(folder, tmp_path):
@@ -106,7 +114,7 @@ def test_a_run_from_before_input_feeding_is_opened_and_goes_on(folder, tmp_path)
 
 
 def test_a_page_shows_the_summarizer_beside_the_language_model(folder, tmp_path):
-    done = coterie("report", folder / "run", folder / "titles", "--out", tmp_path / "page.html")
+    done = coterie("report", folder / "run", folder / "words", "--out", tmp_path / "page.html")
     assert done.exit_code == 0, done.exception
     page = (tmp_path / "page.html").read_text()
     assert 'id="explorer-0"' in page
@@ -138,23 +146,23 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
         (("train", "{data}", "--out", "{new}", "--resume", "--force"), "give one of them"),
         (("train", "{data}", "--out", "{new}", "--preset", "worst"), "there is no preset 'worst'"),
         (("train", "{data}", "--out", "{new}", "--head", "none"), "there is no head called 'none'"),
-        (("train", "{data}", "--out", "{new}", "--head", "full", "--partition", "{titles}"), "takes no clusters"),
+        (("train", "{data}", "--out", "{new}", "--head", "full", "--partition", "{words}"), "takes no clusters"),
         (("train", "{data}", "--out", "{new}", "--hidden", "8"), "tied weights need an embedding as wide"),
         (("train", "{nothing}", "--out", "{new}"), "coterie summarize prepare"),
-        (("train", "{titles}", "--out", "{new}"), "is not whole"),
-        (("cluster", "{data}", "--out", "{titles}", "--sequences", "4"), "holds a run"),
+        (("train", "{words}", "--out", "{new}"), "is not whole"),
+        (("cluster", "{data}", "--out", "{words}", "--sequences", "4"), "holds a run"),
         (("cluster", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
-        (("cluster", "{data}", "--out", "{titles}", "--resume", "--force"), "give one of them"),
+        (("cluster", "{data}", "--out", "{words}", "--resume", "--force"), "give one of them"),
         (("generate", "{nothing}"), "is not a run"),
         (("generate", "{run}", "{nothing}"), "does not exist: give a text file"),
         (("train", "{data}", "--out", "{new}", "--partition", "{nothing}"), "give a file of clusters, or the folder"),
-        (("generate", "{titles}"), 'not of a run of kind "summarizer"'),
+        (("generate", "{words}"), 'not of a run of kind "summarizer"'),
         (("prepare", "{nothing}", "{new}"), "does not exist"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(folder, tmp_path, arguments, said):
     names = {"nothing": tmp_path / "no", "new": tmp_path / "new"}
-    names |= {name: folder / name for name in ("data", "run", "titles")}
+    names |= {name: folder / name for name in ("data", "run", "words")}
     done = coterie("summarize", *(argument.format(**names) for argument in arguments))
     assert done.exit_code == 1
     assert said in str(done.exception)
@@ -169,7 +177,7 @@ SMALL_LM = {"hidden": 8, "embedding": 8, "sequences": 4, "epochs": 1}
 
 def test_clusters_of_other_pairs_are_refused_with_what_to_do(folder, tmp_path):
     other = tiny_pairs(tmp_path, 100, max_vocab=20)
-    done = coterie("summarize", "train", other.path, "--out", tmp_path / "new", "--partition", folder / "titles")
+    done = coterie("summarize", "train", other.path, "--out", tmp_path / "new", "--partition", folder / "words")
     assert "clusters.json is of another vocabulary: the vocabulary has 20 words" in str(done.exception)
     assert "with `coterie summarize cluster`" in str(done.exception)
 
@@ -213,6 +221,27 @@ def compared(tmp_path_factory):
     report = reproduce(*arguments, **SETTINGS)
     assert {path: path.read_bytes() for path in before} == before
     return pairs, folder / "out", report
+
+
+def test_rows_have_the_clusters_that_they_say(compared):
+    pairs, out, _ = compared
+    learned = load(out / "clusters-both", pairs).cluster_of.tolist()
+    assert TrainedLanguageModel.open(out / "clusters-both", "cpu").counts.sum() > pairs.counts.sum()  # sentences too
+    for seed in (0, 1):
+        head = Trained.open(out / f"runs/self-organized-{seed}", "cpu").model.head
+        assert head.partition.cluster_of.tolist() == learned
+        assert head.reorganize_every is None
+
+
+def test_what_a_row_says_is_said_to_its_run():
+    assert [VARIANTS[name].reading("best") for name in CLUSTERED] == ["both", "titles", "both", None]
+    assert [VARIANTS[name].reading("paper") for name in CLUSTERED] == ["titles", "titles", "titles", None]
+    every = [VARIANTS[name].settings("best").head_options["reorganize_every"] for name in CLUSTERED]
+    assert every == [None, None, 100, 100]
+    # What is given for all of them leaves a row what it is.
+    moving = VARIANTS["moving"].settings("best", head_options={"label_smoothing": 0.2})
+    assert moving.head_options == {"projection": False, "label_smoothing": 0.2, "reorganize_every": 100}
+    assert moving.settle == VARIANTS["joint"].settings("best").settle == 0.5
 
 
 def test_the_report_says_what_the_runs_wrote(compared):

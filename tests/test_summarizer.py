@@ -8,8 +8,9 @@ import torch
 
 from coterie.lm.data import IGNORED
 from coterie.partition import random_partition
+from coterie.summarization import corpus
 from coterie.summarization.batches import Batches, edges
-from coterie.summarization.build import OFTEN, build
+from coterie.summarization.build import build
 from coterie.summarization.clusters import cluster, language_settings, load
 from coterie.summarization.evaluate import evaluate
 from coterie.summarization.generate import Decoding, summarize
@@ -188,10 +189,20 @@ def test_every_parameter_learns_and_is_trained_once(pairs, input_feeding):
         assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in grouped)
     assert from_preset("paper").clip is None
     assert from_preset("best").tied
-    assert from_preset("best").head_options == {"projection": False, "label_smoothing": 0.1}
     assert from_preset("best", head_options={"projection": True}).head_options["projection"]
-    assert from_preset("best", head="full").head_options == {"label_smoothing": 0.1}
     assert from_preset("best", head="nce").head_options == from_preset("paper").head_options == {}
+    for head in ("full", "full-compiled"):
+        assert from_preset("best", head=head).head_options == {"label_smoothing": 0.1}
+    two_level = {"projection": False, "label_smoothing": 0.1}
+    for head in ("random-clusters", "hsm-frequency", "hsm-similarity"):
+        assert from_preset("best", head=head).head_options == two_level
+    # Clusters that were given stay, however they were; others move.
+    assert from_preset("best").head_options == {**two_level, "reorganize_every": 100}
+    stay = {**two_level, "reorganize_every": None}
+    assert from_preset("best", clusters=True).head_options == stay
+    file = {"partition": "clusters.json"}
+    assert from_preset("best", head_options=file).head_options == {**stay, **file}
+    assert from_preset("paper", clusters=True).head_options == {}
 
 
 def test_evaluation_counts_every_word_of_the_titles(pairs):
@@ -230,7 +241,8 @@ def test_it_memorises_fifty_pairs(tmp_path, preset, head, input_feeding):
     assert right >= 0.95 * len(known), right
 
 
-def test_a_language_model_reads_each_sentence_before_its_title(pairs):
+def test_a_language_model_reads_each_sentence_before_its_title(pairs, monkeypatch):
+    monkeypatch.setattr(corpus, "BLOCK", 7)  # pairs: fewer than there are, and no divisor of their number
     text = pairs.language("both")
     for name, ids in (("train", text.train), ("valid", text.dev)):
         part = pairs.part(name)
@@ -252,7 +264,7 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert [record["step"] for record in moved][:2] == [5, 10]
     partition = load(tmp_path / "titles", pairs)
     assert partition.cluster_of.tolist() == load(written, pairs).cluster_of.tolist()
-    train(pairs, tmp_path / "run", small(epochs=1), partition)
+    train(pairs, tmp_path / "run", small(epochs=1, clusters=True), partition)
     trained = Trained.open(tmp_path / "run", "cpu")
     assert trained.model.head.partition.cluster_of.tolist() == partition.cluster_of.tolist()
     assert trained.model.head.reorganize_every is None
@@ -261,10 +273,9 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert read_journal(tmp_path / "on/reorganisations.jsonl")[0]["step"] == 3
     on = Trained.open(tmp_path / "on", "cpu").model.head
     assert on.partition.cluster_of.tolist() != partition.cluster_of.tolist()
-    assert build(small(), pairs.counts, pairs.eos).head.reorganize_every == OFTEN  # where none were given
     other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)
     with pytest.raises(ValueError, match=r"another text .*\(clusters \w+, not"):
-        train(pairs, tmp_path / "run", small(epochs=1), other, resume=True)
+        train(pairs, tmp_path / "run", small(epochs=1, clusters=True), other, resume=True)
     few = random_partition(pairs.counts[:-1], 5, 30, 10_000)
     with pytest.raises(ValueError, match=r"the clusters are of .* words and the pairs have"):
         train(pairs, tmp_path / "no", small(), few)

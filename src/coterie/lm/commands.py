@@ -72,7 +72,7 @@ def train(
     command.one_of(resume, force, out)
     given = command.given(context)
     if resume and Run(out).config.exists():
-        settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
+        settings = Settings.from_dict(command.added(stored_settings(out).to_dict(), given))
     else:
         settings = from_preset(**{"preset": "best", **given})
     corpus = Corpus.open(data)

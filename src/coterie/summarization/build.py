@@ -14,7 +14,6 @@ from coterie.partition import Partition
 from coterie.summarization.model import Summarizer
 from coterie.summarization.settings import Settings
 
-OFTEN = 100  # updates, about as many as an epoch has: between reorganisations of clusters that were not given
 CLUSTERED = ("self-organized", "self-organized-paper")
 
 
@@ -32,8 +31,6 @@ def build(
     if partition is not None:
         check_partition(settings.head, partition, n_words)
         options = {"reorganize_every": None, **options, "partition": partition}
-    elif settings.head == "self-organized":
-        options = {"reorganize_every": OFTEN, **options}
     head = registry.build(settings.head, settings.hidden, n_words, counts, material, **options)
     model = Summarizer(
         n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,

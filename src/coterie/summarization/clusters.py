@@ -1,7 +1,7 @@
 """Clusters for a summarizer: a language model with the self-organized head learns them from the pairs' text.
 
-In the paper that text are the titles. Half of the words that a title may copy from its sentence have never been in one,
-though, and would be left where chance put them: the sentences tell where they belong.
+In the paper that text is the titles'. Words that are in sentences alone, which a title may copy all the same, are then
+left where chance put them: the sentences tell where they belong.
 """
 
 from pathlib import Path
@@ -10,22 +10,23 @@ from typing import Any
 from rich.console import Console
 
 from coterie.lm.settings import Settings, from_preset
-from coterie.lm.train import train
+from coterie.lm.train import KIND, train
 from coterie.lm.trained import Trained
 from coterie.partition import Partition
-from coterie.summarization.corpus import Pairs, Sides
+from coterie.summarization.corpus import Pairs, Reading
+from coterie.training.run import Run
 
 PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
 # Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often.
-USUAL: dict[Sides, dict[str, Any]] = {
+USUAL: dict[Reading, dict[str, Any]] = {
     "both": {"epochs": 5, "sequences": 128, "settle": 1.0, "head_options": {"reorganize_every": 250}},
     "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
 }
 
 
-def language_settings(sides: Sides, preset: str = "best", **given: Any) -> Settings:
+def language_settings(reading: Reading, preset: str = "best", **given: Any) -> Settings:
     """The language model's settings, with what is given in their place."""
-    usual = USUAL[sides]
+    usual = USUAL[reading]
     options = {**usual["head_options"], **given.pop("head_options", {})}
     return from_preset(preset, **{**usual, **given, "head_options": options})
 
@@ -34,17 +35,23 @@ def cluster(
     pairs: Pairs,
     out: Path,
     settings: Settings,
-    sides: Sides = "both",
+    reading: Reading = "both",
     *,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
 ) -> Path | None:
     """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
-    if not train(pairs.language(sides), out, settings, resume=resume, force=force, console=console).finished:
+    if not train(pairs.language(reading), out, settings, resume=resume, force=force, console=console).finished:
         return None
     Trained.open(out, "cpu").organized.partition.save(out / PARTITION, pairs.words)
     return out / PARTITION
+
+
+def read_by(run: Path, pairs: Pairs) -> Reading:
+    """What the language model of a run reads of these pairs."""
+    _, stored = Run.open(run, KIND)
+    return "titles" if stored["corpus"]["train_words"] == len(pairs.part("train").title.ids) else "both"
 
 
 def load(path: Path, pairs: Pairs) -> Partition:

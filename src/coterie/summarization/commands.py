@@ -43,20 +43,22 @@ def cluster(
     from coterie.lm.settings import Settings
     from coterie.lm.train import stored_settings
     from coterie.summarization.clusters import cluster as learn
-    from coterie.summarization.clusters import language_settings
-    from coterie.summarization.corpus import Pairs, Sides
+    from coterie.summarization.clusters import language_settings, read_by
+    from coterie.summarization.corpus import Pairs, Reading
     from coterie.training.logs import Listening
     from coterie.training.run import Run
 
     command.one_of(resume, force, out)
     given = command.given(context)
-    sides: Sides = "titles" if titles_only else "both"
     console = Listening()
+    pairs = Pairs.open(data)
+    reading: Reading = "titles" if titles_only else "both"
     if resume and Run(out).config.exists():
-        settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
+        settings = Settings.from_dict(command.added(stored_settings(out).to_dict(), given))
+        reading = "titles" if titles_only else read_by(out, pairs)
     else:
-        settings = language_settings(sides, **given)
-    written = learn(Pairs.open(data), out, settings, sides, resume=resume, force=force, console=console)
+        settings = language_settings(reading, **given)
+    written = learn(pairs, out, settings, reading, resume=resume, force=force, console=console)
     if written is None:
         console.print("stopped; go on with --resume")
         raise typer.Exit(130)
@@ -121,9 +123,9 @@ def train(
     command.one_of(resume, force, out)
     given = command.given(context)
     if resume and Run(out).config.exists():
-        settings = Settings.from_dict({**stored_settings(out).to_dict(), **given})
+        settings = Settings.from_dict(command.added(stored_settings(out).to_dict(), given))
     else:
-        settings = from_preset(**{"preset": "best", **given})
+        settings = from_preset(**{"preset": "best", **given}, clusters=partition is not None)
     pairs = Pairs.open(data)
     seats: Partition | None = None
     if partition is not None:

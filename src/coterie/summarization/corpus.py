@@ -25,7 +25,8 @@ PARTS = ("train", "valid", "test")
 SIDES = ("article", "title")
 FORMAT, VERSION = "coterie-pairs", 1
 ENDS = np.dtype(np.int64)
-Sides = Literal["both", "titles"]  # what a language model reads of the pairs
+BLOCK = 1 << 16  # pairs put into a text at a time
+Reading = Literal["both", "titles"]  # what a language model reads of the pairs
 
 
 @dataclass(frozen=True)
@@ -119,24 +120,28 @@ class Pairs:
         """The rows of a part as text, with the words that are not in the vocabulary; not of the training part."""
         return (self.path / text_name(part, side)).read_text(encoding="utf-8").splitlines()
 
-    def language(self, sides: Sides) -> Text:
+    def language(self, reading: Reading) -> Text:
         """The text of a language model over the same words: the titles, or every sentence with its title behind it."""
         parts = self.part("train"), self.part("valid")
-        if sides == "titles":
-            train, valid = (part.title.ids for part in parts)
-            return Text(self.path, self.words, self.counts, train, valid, None, self.source)
-        train, valid = (_in_turn(part, self.eos) for part in parts)
-        counts = torch.from_numpy(np.bincount(train, minlength=self.n_words))
+        if reading == "titles":
+            (train, valid), counts = (part.title.ids for part in parts), self.counts
+        else:
+            train, valid = (_in_turn(part, self.eos) for part in parts)
+            counts = torch.from_numpy(np.bincount(train, minlength=self.n_words))
         return Text(self.path, self.words, counts, train, valid, None, self.source)
 
 
 def _in_turn(part: Part, eos: int) -> NDArray[Any]:
-    """Each sentence, its end and its title, one pair after the other: (N,)."""
+    """Each sentence, its end and its title, one pair after the other: (T,)."""
     article, title = part.article, part.title
-    pair = np.arange(len(part))  # as many sentences have ended before it
     text = np.full(len(article.ids) + len(part) + len(title.ids), eos, dtype=article.ids.dtype)
-    text[np.arange(len(article.ids)) + np.repeat(title.starts + pair, article.lengths)] = article.ids
-    text[np.arange(len(title.ids)) + np.repeat(article.ends + pair + 1, title.lengths)] = title.ids
+    for begin in range(0, len(part), BLOCK):  # places take many times the memory of the words themselves
+        end = min(begin + BLOCK, len(part))
+        some, pair = slice(begin, end), np.arange(begin, end)  # as many sentences have ended before a pair
+        # A side's words move by as much as the other side has before them.
+        for side, shift in ((article, title.starts[some] + pair), (title, article.ends[some] + pair + 1)):
+            ids = side.ids[side.starts[begin] : side.ends[end - 1]]
+            text[side.starts[begin] + np.arange(len(ids)) + np.repeat(shift, side.lengths[some])] = ids
     return text
 
 

@@ -78,7 +78,7 @@ def prepare(
             (folder / name).unlink()
         source = {
             "coterie": coterie.__version__,
-            # `lower` and `eos` say how a language model of the titles splits its text.
+            # `lower` and `eos` say how a language model of the pairs splits its text.
             "settings": {
                 "raw": layout.raw, "lower": True, "eos": True, "seed": seed, "min_count": min_count,
                 "max_vocab": max_vocab, "source_words": source_words, **asdict(limits),

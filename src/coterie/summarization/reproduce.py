@@ -15,7 +15,7 @@ from coterie.lm.sources import check_made_from
 from coterie.lm.train import data as language_data
 from coterie.partition import Partition
 from coterie.summarization import clusters
-from coterie.summarization.corpus import Pairs, Sides
+from coterie.summarization.corpus import Pairs, Reading
 from coterie.summarization.generate import Decoding, summarize
 from coterie.summarization.prepare import WORDS, prepare
 from coterie.summarization.references import Duc
@@ -64,20 +64,23 @@ def reproduce(
     duc = None if plan.duc is None else Duc.open(plan.duc)  # before anything is trained
     pairs = _pairs(source, out, plan)
     pairs.part("test")
-    partitions: dict[Sides | None, Partition | None] = {None: None}
-    for sides in {sides: None for variant in variants.values() if (sides := variant.sides(plan.preset))}:
-        _say(console, f"clusters from {'the titles' if sides == 'titles' else 'sentences and titles'}")
-        found = _clusters(pairs, out / f"clusters-{sides}", sides, console, plan, given.get("device", "auto"))
+    partitions: dict[Reading | None, Partition | None] = {None: None}
+    for variant in variants.values():
+        reading = variant.reading(plan.preset)
+        if reading is None or reading in partitions:
+            continue
+        _say(console, f"clusters from {'the titles' if reading == 'titles' else 'sentences and titles'}")
+        found = _clusters(pairs, out / f"clusters-{reading}", reading, console, plan, given.get("device", "auto"))
         if found is None:
             return None
-        partitions[sides] = found
+        partitions[reading] = found
     rows = [
         Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
     ]
     for at, seed in enumerate(seeds):
         for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
             _say(console, f"{row.variant.label}, seed {seed}")
-            seats = partitions[row.variant.sides(plan.preset)]
+            seats = partitions[row.variant.reading(plan.preset)]
             if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
                 return None
             _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
@@ -103,13 +106,13 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
 
 
 def _clusters(
-    pairs: Pairs, path: Path, sides: Sides, console: Console | None, plan: Plan, device: str
+    pairs: Pairs, path: Path, reading: Reading, console: Console | None, plan: Plan, device: str
 ) -> Partition | None:
     """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
-    settings = clusters.language_settings(sides, **{"device": device, **(plan.language_settings or {})})
+    settings = clusters.language_settings(reading, **{"device": device, **(plan.language_settings or {})})
     if Run(path).result.exists() and (path / clusters.PARTITION).exists():
-        reopen(language_data(pairs.language(sides)), path, settings)  # refuses one of other settings
-    elif clusters.cluster(pairs, path, settings, sides, resume=True, console=console) is None:
+        reopen(language_data(pairs.language(reading)), path, settings)  # refuses one of other settings
+    elif clusters.cluster(pairs, path, settings, reading, resume=True, console=console) is None:
         return None
     return clusters.load(path, pairs)
 

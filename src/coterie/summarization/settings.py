@@ -56,11 +56,16 @@ HEAD_OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _TWO_LEVEL),
 }
 
+REORGANIZE_EVERY = 100  # updates, about an epoch
 
-def from_preset(preset: str, **given: Any) -> Settings:
-    """A preset with what is given in its place."""
+
+def from_preset(preset: str, clusters: bool = False, **given: Any) -> Settings:
+    """A preset with what is given in its place; `clusters`: whether the head will be given any, which then stay."""
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
     usual = HEAD_OPTIONS.get(settings.head, {}) if preset == "best" else {}
+    if usual and settings.head == "self-organized":
+        stay = clusters or "partition" in settings.head_options
+        usual = {**usual, "reorganize_every": None if stay else REORGANIZE_EVERY}
     return replace(settings, head_options={**usual, **settings.head_options})

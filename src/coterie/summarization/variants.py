@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.summarization.build import OFTEN
-from coterie.summarization.corpus import Sides
-from coterie.summarization.settings import Settings, from_preset
+from coterie.summarization.corpus import Reading
+from coterie.summarization.settings import REORGANIZE_EVERY, Settings, from_preset
 
 
 @dataclass(frozen=True)
@@ -14,19 +13,20 @@ class Variant:
 
     label: str
     changes: dict[str, Any] = field(default_factory=dict)
-    clusters: Sides | None = None  # what a language model learns its clusters from
+    clusters: Reading | None = None  # what the language model reads that learns its clusters
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
         """Its settings, with what is given in their place."""
-        return from_preset(preset, **{**self.changes, **given})
+        options = {**self.changes.get("head_options", {}), **given.get("head_options", {})}
+        return from_preset(preset, self.clusters is not None, **{**self.changes, **given, "head_options": options})
 
-    def sides(self, preset: str) -> Sides | None:
+    def reading(self, preset: str) -> Reading | None:
         """What its clusters are learned from; in the paper, the titles."""
         return "titles" if self.clusters is not None and preset == "paper" else self.clusters
 
 
-_MOVING = {"head_options": {"reorganize_every": OFTEN}}
+_MOVING = {"head_options": {"reorganize_every": REORGANIZE_EVERY}}
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, published="Full softmax"),
     "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),

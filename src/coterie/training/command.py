@@ -55,6 +55,12 @@ def given(context: typer.Context) -> dict[str, Any]:
     return found
 
 
+def added(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that is there with what was given again; options of the head that were not are its own."""
+    options = {**stored["head_options"], **given.get("head_options", {})}
+    return {**stored, **given, "head_options": options}
+
+
 def parse_option(text: str) -> tuple[str, Any]:
     """NAME=VALUE, the value as JSON has it, or a word."""
     name, equals, value = text.partition("=")
