@@ -65,8 +65,8 @@ def test_clusters_are_learned_from_both_sides_or_from_the_titles_alone(folder, t
     done = coterie(*learn, "--out", folder / "words", "--resume")
     assert "was trained on another text" in str(done.exception)
     assert coterie(*learn[:3], "--out", tmp_path / "alone", "--resume").exit_code == 0
-    once_more = ("--head-option", "reorganize_every=250")
-    assert coterie(*learn[:3], "--out", folder / "words", "--resume", *once_more).exit_code == 0
+    once_more = ("--out", folder / "run", "--resume", "--head-option", "projection=false")
+    assert coterie("summarize", "train", folder / "data", *once_more).exit_code == 0
 
 
 def test_generate_writes_a_title_for_each_line(folder):
@@ -278,6 +278,9 @@ def test_other_settings_are_refused_and_without_duc_it_says_so(compared):
     arguments = (str(pairs.path), out, ["full"], [0])
     with pytest.raises(ValueError, match="started with embedding 16, not 24"):
         reproduce(*arguments, **{**SETTINGS, "hidden": 24, "embedding": 24})
+    other = Plan(language_settings={**SMALL_LM, "hidden": 24, "embedding": 24})
+    with pytest.raises(ValueError, match="started with embedding 8, not 24"):
+        reproduce(str(pairs.path), out, ["self-organized"], [0], None, other, **SETTINGS)
     report = reproduce(*arguments, **SETTINGS)
     assert report.rows[0].duc is None
     assert "DUC-2004 was not given" in (out / "report.md").read_text()
