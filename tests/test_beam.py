@@ -119,8 +119,8 @@ def test_it_is_the_plain_search(head, beam, longest, end, input_feeding):
 def test_the_pruned_search_finds_what_the_dense_one_finds(end, input_feeding, monkeypatch):
     monkeypatch.setattr(words_search, "SMALL", 0)
     clusters = []
-    own = Words._logits_of
-    monkeypatch.setattr(Words, "_logits_of", lambda *given: (clusters.append(1), own(*given))[1])
+    own = Words.logits_of
+    monkeypatch.setattr(Words, "logits_of", lambda *given: (clusters.append(1), own(*given))[1])
     found = model(3000, hidden=16, input_feeding=input_feeding, seed=2)
     article, length = sentences(20, 3000)
     opened = []

@@ -27,13 +27,13 @@ def check(head, hidden, score, k):
 def searched(monkeypatch):
     """Searches however few words there are; the number of words of each fetch."""
     monkeypatch.setattr(search, "SMALL", 0)
-    fetched, own = [], Words._logits_of
+    fetched, own = [], Words.logits_of
 
     def logits_of(self, hidden, asked, scratch=None):
         fetched.append(asked.numel())
         return own(self, hidden, asked, scratch)
 
-    monkeypatch.setattr(Words, "_logits_of", logits_of)
+    monkeypatch.setattr(Words, "logits_of", logits_of)
     return fetched
 
 

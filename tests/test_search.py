@@ -69,9 +69,9 @@ class Counted(Words):
     opened: list[tuple[int, int]]
     dense: list[int]
 
-    def _logits_of(self, hidden, words, scratch=None):
+    def logits_of(self, hidden, words, scratch=None):
         Counted.opened.append((words.numel(), hidden.shape[0]))
-        return super()._logits_of(hidden, words, scratch)
+        return super().logits_of(hidden, words, scratch)
 
     def logits_by_word(self, hidden):
         Counted.dense.append(hidden.shape[0])
@@ -122,10 +122,8 @@ def test_words_fetched_in_blocks_are_those_fetched_at_once(monkeypatch, dtype, b
     asked, hidden = torch.randperm(500)[:41], torch.randn(3, 8, dtype=dtype)
     level = Words(head.weight, head.bias, head.partition)
     with torch.no_grad():
-        whole = level.logits_of(hidden, asked)
         monkeypatch.setattr(words, "BLOCK", 7)
-        torch.testing.assert_close(level.logits_of(hidden, asked), whole)
-    assert level.logits_of(hidden, asked).requires_grad
+        torch.testing.assert_close(level._logits_in_blocks(hidden, asked), level.logits_of(hidden, asked))
 
 
 def test_what_is_found_in_one_part_spares_others(counted, monkeypatch):

@@ -65,25 +65,8 @@ class Words:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if self.bias is None else logits + self.bias[:, None]
 
-    def logits_of(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Of some words (S,): (T, D) → (T, S), in float32 at least."""
-        if words.device.type != "cpu" or words.numel() <= BLOCK or torch.is_grad_enabled():
-            return self._logits_of(hidden, words)
-        logits = hidden.new_empty(
-            hidden.shape[0], words.numel(), dtype=torch.promote_types(hidden.dtype, torch.float32)
-        )
-        blocks, parts = words.split(BLOCK), logits.split(BLOCK, 1)
-
-        def run(places: Iterator[int]) -> None:
-            scratch = self.weight.new_empty(BLOCK, self.weight.shape[1])
-            for at in places:
-                parts[at].copy_(self._logits_of(hidden, blocks[at], scratch))
-
-        spread(run, range(len(blocks)), torch.get_num_threads())
-        return logits
-
-    def _logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
-        """The same at once; `scratch` (S or more, D): where to fetch their vectors."""
+    def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
         if scratch is None:
             rows = self.weight.index_select(0, words)
         else:
@@ -182,7 +165,24 @@ class Words:
         starts = torch.zeros_like(self.partition.sizes).index_copy_(0, clusters, begin)
         shift = (self.partition.offsets[clusters] - begin).repeat_interleave(sizes)
         words = self.partition.words[torch.arange(shift.numel(), device=shift.device) + shift]
-        return self.logits_of(hidden, words), starts
+        return self._logits_in_blocks(hidden, words), starts
+
+    def _logits_in_blocks(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """As `logits_of`, of many words."""
+        if words.device.type != "cpu" or words.numel() <= BLOCK:
+            return self.logits_of(hidden, words)
+        logits = hidden.new_empty(
+            hidden.shape[0], words.numel(), dtype=torch.promote_types(hidden.dtype, torch.float32)
+        )
+        blocks, parts = words.split(BLOCK), logits.split(BLOCK, 1)
+
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(BLOCK, self.weight.shape[1])
+            for at in places:
+                parts[at].copy_(self.logits_of(hidden, blocks[at], scratch))
+
+        spread(run, range(len(blocks)), torch.get_num_threads())
+        return logits
 
     def _logits_one_by_one(self, hidden: Tensor, clusters: list[int], counts: list[int], width: int) -> Tensor:
         """Of the words of each cluster for as many rows as ask for it, one after the other: (P, D) → (P, S)."""
@@ -193,7 +193,7 @@ class Words:
             scratch = self.weight.new_empty(width, self.weight.shape[1])
             for at in places:
                 words = self.members(clusters[at])
-                parts[at][:, : words.numel()] = self._logits_of(xs[at], words, scratch)
+                parts[at][:, : words.numel()] = self.logits_of(xs[at], words, scratch)
 
         spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
         return found
