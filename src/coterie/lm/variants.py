@@ -48,7 +48,7 @@ VARIANTS: dict[str, Variant] = {
     "hsm-huffman": _head("hierarchical, Huffman tree", "hsm-huffman"),
     "differentiated": _head("D-softmax", "differentiated", 195),
     "adaptive": _head("adaptive softmax (torch)", "adaptive", 147),
-    # At the rate of the others it diverged on text8; so it reaches 306 there, and rises again.
+    # At the rate of the others it diverged on text8; at this one it reaches a perplexity of 306, and rises again.
     "cnn": Variant("CNN-softmax", {"head": "cnn", "projection_factor": 0.3}),
     "random-clusters": _head("hierarchical, random clusters", "random-clusters"),
     "self-organized": Variant("self-organized", perplexity=144.77, minutes=20),
