@@ -140,6 +140,17 @@ def test_what_is_found_in_one_part_spares_others(counted, monkeypatch):
     torch.testing.assert_close(answer, head.extend(hidden, score, 5))
 
 
+@pytest.mark.parametrize("hypotheses", [1, 5])
+def test_a_flat_question_among_others_is_given_up_at_the_first_look(counted, monkeypatch, hypotheses):
+    monkeypatch.setattr(search, "TRIAL", 1.0)  # what it costs is no reason
+    head = make(50_000, in_features=8, reorganize_every=None)
+    hidden = 6 * torch.randn(3, hypotheses, 8)
+    hidden[1] = 0
+    head.extend(hidden, torch.zeros(3, hypotheses), 5)
+    assert counted.dense == [hypotheses]
+    assert sum(words for words, _ in counted.opened) < head.n_classes / 4
+
+
 def test_only_rows_that_ask_are_counted():
     sizes = torch.tensor([10, 20, 30])
     cluster, row = torch.tensor([[0, 1, 2], [1, 1, 2]]), torch.tensor([[0, 4, 1], [5, 9, 9]])
