@@ -299,7 +299,9 @@ def test_a_layer_starts_as_documented():
     head = SelfOrganizedSoftmax(WIDTH, 53)
     assert torch.equal(head.projection.weight, torch.eye(WIDTH).repeat(2, 1))
     bound = WIDTH**-0.5
-    for parameter in (head.weight, head.bias, head.cluster_weight, head.cluster_bias):
+    assert not head.bias.any()  # nothing is counted yet
+    assert not head.cluster_prior.any()
+    for parameter in (head.weight, head.cluster_weight, head.cluster_bias):
         assert parameter.abs().max() <= bound
         assert parameter.std() > bound / 4
     assert not torch.equal(

@@ -80,7 +80,7 @@ def test_more_than_one_hypothesis_alone_can_give(searched):
 
 @pytest.mark.parametrize("questions", [1, 3])
 def test_fewer_clusters_are_opened_than_for_each_hypothesis_by_itself(searched, questions):
-    head = make(50_000, in_features=8, reorganize_every=None)
+    head = make(50_000, in_features=8, reorganize_every=None, counts=None)
     hidden = 4 * torch.randn(questions, 5, 8)
     score = -2.0 * torch.arange(5.0).expand(questions, 5)
     head.extend(hidden, score, 5)

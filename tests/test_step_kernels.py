@@ -296,6 +296,7 @@ def test_a_step_is_kernels_and_products(monkeypatch, folded):
         loss = layer(hidden.requires_grad_(), target).loss
     with Launches() as backward:
         torch.autograd.grad(loss, [hidden, *layer.parameters()])
-    # Of the projection, then of the clusters; folded, one projection is of the clusters, and two gradients meet.
-    assert forward.names == ["mm"] * (1 + folded) + ["addmm"]
+    # Of the projection, then of the clusters, whose biases are two; folded, one projection is of the clusters, and two
+    # gradients meet.
+    assert forward.names == ["mm"] * (1 + folded) + ["add", "addmm"]
     assert sorted(backward.names) == sorted(["ones_like", "mul"] + ["mm"] * (4 + folded) + ["addmm_"] * folded)

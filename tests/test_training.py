@@ -16,6 +16,7 @@ from coterie.lm.build import build, groups
 from coterie.lm.data import IGNORED, Streams, whole
 from coterie.lm.settings import PRESETS, Settings, from_preset
 from coterie.lm.train import LanguageTask, train
+from coterie.prior import log_frequency
 from coterie.training import checkpoint, optimizers
 from coterie.training import graph as graph_module
 from coterie.training.adagrad import Adagrad
@@ -397,3 +398,10 @@ def test_an_update_clips_carries_and_sums(corpus):
     assert float(update.loss_sum) == pytest.approx(float(expected))
     task.start_epoch()
     assert not task.carried[0].any()
+
+
+def test_the_layers_biases_start_from_the_counts_in_a_model_too():
+    counts = torch.arange(1, 60)
+    model = build(small(head="self-organized"), counts)
+    assert torch.equal(model.head.bias, log_frequency(counts))
+    assert model.head.cluster_weight.abs().max() <= 0.1 < model.head.bias.abs().max()

@@ -117,9 +117,9 @@ class Answers(Projected):
         cluster_hidden, word_hidden = split(both, None, self.in_features)
         words = Words(self.weight, self.bias, self.partition)
         if gpu := on_gpu(words, cluster_hidden):
-            logits = F.linear(cluster_hidden, self.cluster_weight, self.cluster_bias)
+            logits = F.linear(cluster_hidden, self.cluster_weight, self._cluster_shift())
             return words, word_hidden, gpu.shares(logits) if shares else logits
-        logits = cluster_logits(cluster_hidden, self.cluster_weight, self.cluster_bias)
+        logits = cluster_logits(cluster_hidden, self.cluster_weight, self._cluster_shift())
         return words, word_hidden, cluster_log_softmax(logits, self.partition)
 
     def _replayed(self, question: Hashable, work: Work, hidden: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
@@ -132,7 +132,7 @@ class Answers(Projected):
             return work(hidden, *others)
         linear = (None, None) if projection is None else (projection.weight, projection.bias)
         reads = (
-            self.weight, self.bias, self.cluster_weight, self.cluster_bias, *linear,
+            self.weight, self.bias, self.cluster_weight, self.cluster_bias, self.cluster_prior, *linear,
             place.words, place.offsets, place.cluster_of,
         )  # fmt: skip
         return replayed(self, (question, self.activation), reads, work, hidden, *others)

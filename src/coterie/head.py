@@ -23,6 +23,7 @@ from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
+from coterie.prior import log_frequency, log_mass
 from coterie.projection import ACTIVATIONS, plain
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
@@ -130,6 +131,8 @@ class SelfOrganizedSoftmax(Answers):
         self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
         self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
         self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
+        prior = log_mass(counted, partition.cluster_of.cpu(), self.n_clusters).to(**kwargs)
+        self.register_buffer("cluster_prior", prior if bias else None)
         self.weight = nn.Parameter(memory.in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
         self.reset_parameters()
@@ -166,9 +169,12 @@ class SelfOrganizedSoftmax(Answers):
     def reset_parameters(self) -> None:
         """Draws new parameters; the partition and what is remembered stay."""
         bound = 1 / math.sqrt(self.in_features)
-        for parameter in (self.cluster_weight, self.cluster_bias, self.weight, self.bias):
+        for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
+        if self.bias is not None:
+            with torch.no_grad():
+                self.bias.copy_(log_frequency(self.counts))
         if self.projection is not None:
             if self.activation is None:
                 # Two identities: the layer starts as one without projections, and trains better for it.
@@ -205,7 +211,8 @@ class SelfOrganizedSoftmax(Answers):
         seen, word_hidden, cluster_weight = self._levels(hidden)
         join()
         log_p = ways.two_level(
-            seen, word_hidden, cluster_weight, self.cluster_bias, self.weight, self.bias, word, self.partition, grouping
+            seen, word_hidden, cluster_weight, self._cluster_shift(), self.weight, self.bias, word, self.partition,
+            grouping,
         )  # fmt: skip
         n_used = grouping.starts[-1]
         sums, tally = self.meter.row(), self.faults.tally
@@ -258,6 +265,9 @@ class SelfOrganizedSoftmax(Answers):
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
         sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
         words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
+        if self.cluster_prior is not None:
+            masses = [log_mass(self.counts, seats, self.n_clusters) for seats in (before, cluster_of)]
+            self.cluster_prior += masses[1] - masses[0]
         self.partition.assign_(cluster_of)
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
 
@@ -362,4 +372,6 @@ class SelfOrganizedSoftmax(Answers):
         elif strict:
             missing.append(prefix + "updates")
         rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
+        if self.cluster_prior is not None and prefix + "cluster_bias" in rest:
+            rest.setdefault(prefix + "cluster_prior", torch.zeros_like(self.cluster_prior))  # of before there was one
         super()._load_from_state_dict(rest, prefix, metadata, strict, missing, extra, errors)

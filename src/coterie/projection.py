@@ -30,6 +30,7 @@ class Projected(nn.Module):
     weight: nn.Parameter  # (V, D)
     cluster_weight: nn.Parameter  # (C, D)
     cluster_bias: nn.Parameter | None  # (C,)
+    cluster_prior: Tensor | None  # (C,) beside it, what the counts of a cluster's words say
 
     def _project(self, hidden: Tensor) -> Tensor:
         """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
@@ -63,17 +64,24 @@ class Projected(nn.Module):
         # On a GPU four small products and their launches take as long as the large one of a few thousand tokens.
         return hidden.numel() >= LARGE if hidden.is_cuda else hidden.shape[0] >= 2 * self.n_clusters
 
+    def _cluster_shift(self) -> Tensor | None:
+        """What the clusters' logits begin with, (C,): what was learned and what was counted."""
+        if self.cluster_bias is None or self.cluster_prior is None:
+            return self.cluster_bias
+        return self.cluster_bias + self.cluster_prior
+
     @torch.no_grad()
     def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:
         """The cluster vectors (C, D) and biases (C,) as they are held against what is remembered of h."""
         if self.projection is None or self.activation is not None:
-            return self.cluster_weight, self.cluster_bias
+            return self.cluster_weight, self._cluster_shift()
         # Asked of the map itself: somebody may have put another linear map in its place.
         rows = torch.eye(self.in_features + 1, self.in_features, device=self.weight.device, dtype=self.weight.dtype)
         to_cluster = self.projection(rows)[:, : self.in_features].to(torch.promote_types(rows.dtype, torch.float32))
         origin = to_cluster[-1]  # a row of zeros: where nothing goes
         weight = self.cluster_weight.to(origin.dtype)
-        bias = weight @ origin + (0 if self.cluster_bias is None else self.cluster_bias)
+        shift = self._cluster_shift()
+        bias = weight @ origin + (0 if shift is None else shift)
         return weight @ (to_cluster[:-1] - origin).T, bias
 
 

@@ -32,10 +32,11 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
 
 
 def draw_weights(model: nn.Module, head: nn.Module, bound: float) -> None:
-    """All weights uniform in ± bound, but for a head's own maps, which start as it made them, such as identities."""
-    projection = set(_projection(head))
+    """All weights uniform in ± bound, but for a head's own maps, which start as it made them, such as identities, and
+    the biases of the layer, which start from the counts."""
+    as_made = {*_projection(head), *([head.bias] if isinstance(head, SelfOrganizedSoftmax) else [])}
     for parameter in model.parameters():
-        if parameter not in projection:
+        if parameter not in as_made:
             nn.init.uniform_(parameter, -bound, bound)
 
 
