@@ -152,7 +152,8 @@ def cnn_logits(head, hidden):
         highway = head.projection.highway.weight @ x + head.projection.highway.bias
         gate = torch.sigmoid(highway[len(x) :])
         x = gate * highway[: len(x)].clamp(min=0) + (1 - gate) * x
-        rows.append(head.projection.out.weight @ x + head.projection.out.bias)
+        own = head.projection.correct.weight @ head.correction[WORDS.index(word)]
+        rows.append(head.projection.out.weight @ x + head.projection.out.bias + own)
     every = torch.stack(rows)
     return hidden @ every[:, :D].T + every[:, D]
 
@@ -231,6 +232,21 @@ def test_words_never_seen_have_vectors_from_their_spelling():
         new = head.vectors(["word5", "wörd", "a" * 100, ""])
     assert new.shape == (4, D + 1)
     assert len(new.unique(dim=0)) == 4
+
+
+def test_words_spelled_alike_differ_by_numbers_of_their_own():
+    head = make("cnn").double().eval()
+    with torch.no_grad():
+        head.correction.zero_()
+        spelled_alone = head.vectors([WORDS[5], "never seen"])
+        head.correction.normal_()
+    corrected = head.vectors([WORDS[5], "never seen"])
+    own = head.projection.correct.weight @ head.correction[5]
+    torch.testing.assert_close(corrected[0] - spelled_alone[0], own)
+    assert torch.equal(corrected[1], spelled_alone[1])
+    plain = make("cnn", correction=0)
+    assert plain.correction is None
+    assert plain(*problem(3)).loss.isfinite()
 
 
 def test_vectors_of_all_words_are_made_once_for_an_evaluation():

@@ -1,9 +1,12 @@
 """CNN-softmax: word vectors made from spelling, so that a word never seen has one too (Jozefowicz et al. 2016).
 
+Words spelled alike may mean different things: each has a few numbers of its own beside, mapped to a correction.
+
 Trained by importance sampling, so that a step spells only the targets and the words drawn; outside of training the
 vectors of all words are made once and kept until the head is trained again.
 
-Shapes: T tokens, D width, V words, K draws, N words to spell, M bytes of a word, E width of a byte, G features.
+Shapes: T tokens, D width, V words, K draws, N words to spell, M bytes of a word, E width of a byte, G features,
+R numbers of a word's own.
 """
 
 from collections.abc import Sequence
@@ -38,8 +41,10 @@ def spelled(words: Sequence[str]) -> Tensor:
 class Speller(nn.Module):
     """Bytes to vectors: convolutions of several widths, their maximum over the word, a highway layer, a linear map."""
 
-    def __init__(self, out_features: int, byte_width: int, widths: Sequence[int], features: int) -> None:
-        """A filter of width k has `features` · k outputs."""
+    def __init__(
+        self, out_features: int, byte_width: int, widths: Sequence[int], features: int, correction: int
+    ) -> None:
+        """A filter of width k has `features` · k outputs; `correction`: R."""
         super().__init__()
         self.widths = tuple(widths)
         self.bytes = nn.Embedding(END + 1, byte_width, padding_idx=PADDING)
@@ -49,14 +54,16 @@ class Speller(nn.Module):
         with torch.no_grad():
             self.highway.bias[total:] = -2.0  # at first nearly all is carried through
         self.out = nn.Linear(total, out_features)
+        # Beside the rest, for it is shared by all words too, and too large a step of it is one for all of them.
+        self.correct = nn.Linear(correction, out_features, bias=False) if correction else None
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """(N, M) → (N, out_features)."""
+    def forward(self, codes: Tensor, own: Tensor | None = None) -> Tensor:
+        """Spellings (N, M) and the words' own numbers (N, R) → (N, out_features)."""
         found = self._convolved(codes).max(1).values.tanh()  # (N, G)
         new, gate = self.highway(found).chunk(2, -1)
         gate = gate.sigmoid()
         mixed: Tensor = self.out(gate * new.relu() + (1 - gate) * found)
-        return mixed
+        return mixed if self.correct is None or own is None else mixed + self.correct(own)
 
     def _convolved(self, codes: Tensor) -> Tensor:
         """Every filter from every byte on, in one product; behind a word's end all is zero: (N, M) → (N, M, G)."""
@@ -84,13 +91,14 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         byte_width: int = 16,
         widths: Sequence[int] = (1, 2, 3, 4, 5, 6),
         features: int = 25,
-        proposal: Kind = "unigram",
+        correction: int = 128,
+        proposal: Kind = "power",
         samples: int = SAMPLES,
         text: NDArray[Any] | None = None,
         ignore_index: int = -100,
     ) -> None:
         """`counts` (V,); `vocabulary`: how the V words are spelled. `samples`, `proposal`, `text`: of importance
-        sampling. A filter of width k has `features` · k outputs."""
+        sampling. A filter of width k has `features` · k outputs. `correction`: R, 0 for none."""
         super().__init__()
         if vocabulary is None or len(vocabulary) != n_classes:
             got = "none" if vocabulary is None else f"{len(vocabulary)} of them"
@@ -101,11 +109,16 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
                 f"{byte_width} and {features}"
             )
         check_whole("ignore_index", ignore_index)
+        check_whole("correction", correction)
+        if correction < 0:
+            raise ValueError(f"correction must be 0 or more numbers for each word; got {correction}")
         self.in_features, self.n_classes, self.ignore_index = in_features, n_classes, ignore_index
         self.samples = check_samples(samples, n_classes)
         self.proposal = Proposal(proposal, counts, n_classes, text)
         self.register_buffer("codes", spelled(vocabulary), persistent=False)
-        self.projection = Speller(in_features + 1, byte_width, widths, features)
+        self.projection = Speller(in_features + 1, byte_width, widths, features, correction)
+        self.correction = nn.Parameter(torch.zeros(n_classes, correction)) if correction else None
+        self._number = {word: number for number, word in enumerate(vocabulary)}
         self._kept: tuple[object, Tensor] | None = None
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
@@ -117,7 +130,7 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         used = words != self.ignore_index  # (T,)
         words = torch.where(used, words, 0)
         drawn = self.proposal(words, used, self.samples)
-        vectors = self.projection(F.embedding(torch.cat((words, drawn.words)), self.codes))  # (T + K, D + 1)
+        vectors = self._vectors(torch.cat((words, drawn.words)))  # (T + K, D + 1)
         of_target, of_drawn = vectors[: words.numel()], vectors[words.numel() :]
         target_logit = (precise(rows) * of_target[:, :-1]).sum(-1) + of_target[:, -1]
         logits = precise(F.linear(rows, of_drawn[:, :-1], of_drawn[:, -1]))
@@ -130,7 +143,12 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
 
     def vectors(self, words: Sequence[str]) -> Tensor:
         """The vector and, behind it, the bias of any words, known or not: (N, D + 1)."""
-        return self._spell(spelled(words).to(self.codes.device))
+        codes, own = spelled(words).to(self.codes.device), None
+        if self.correction is not None:
+            numbers = torch.tensor([self._number.get(word, -1) for word in words], device=codes.device)  # (N,)
+            own = torch.where(numbers[:, None] >= 0, self.correction[numbers], 0.0)  # nothing of one never seen
+        made: Tensor = self.projection(codes, own)
+        return made
 
     def train(self, mode: bool = True) -> Self:
         self._kept = None
@@ -143,14 +161,21 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
     def _every_vector(self) -> Tensor:
         """Of all words, (V, D + 1); kept where nothing can change them unseen."""
         if self.training or torch.is_grad_enabled():
-            return self._spell(self.codes)
+            return self._all_vectors()
         # Whoever writes to a parameter, or loads or moves it, changes one of these.
         weights = [(weight.data_ptr(), weight._version, weight.dtype) for weight in self.parameters()]
         state = (weights, torch.is_autocast_enabled(self.codes.device.type))
         if self._kept is None or self._kept[0] != state:
-            self._kept = (state, self._spell(self.codes))
+            self._kept = (state, self._all_vectors())
         return self._kept[1]
 
-    def _spell(self, codes: Tensor) -> Tensor:
-        """(N, M) → (N, D + 1)."""
-        return torch.cat([self.projection(block) for block in codes.split(BLOCK)])
+    def _all_vectors(self) -> Tensor:
+        """(V, D + 1)."""
+        blocks = torch.arange(self.n_classes, device=self.codes.device).split(BLOCK)
+        return torch.cat([self._vectors(words) for words in blocks])
+
+    def _vectors(self, words: Tensor) -> Tensor:
+        """Of words by number, (N,) → (N, D + 1)."""
+        own = None if self.correction is None else F.embedding(words, self.correction)
+        made: Tensor = self.projection(F.embedding(words, self.codes), own)
+        return made
