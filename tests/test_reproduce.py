@@ -27,7 +27,7 @@ def done(tmp_path_factory):
     """Two heads, two seeds; stopped in the second run and repeated."""
     folder = tmp_path_factory.mktemp("reproduce")
     corpus = tiny_corpus(folder)
-    arguments = (str(corpus.path), folder / "out", ["full", "k-250"], [0, 1])
+    arguments = (str(corpus.path), folder / "out", ["full", "k-1000"], [0, 1])
     usual, calls = LanguageTask.batch, [0]
 
     def interrupted(self, step):
@@ -77,7 +77,7 @@ def test_runs_of_other_seeds_that_are_there_are_counted_in(done):
     out, both, _ = done
     data = str(out.parent / "data")
     (out / "runs/full-2").mkdir()  # not finished
-    report = reproduce(data, out, ["full", "k-250"], [1], **TINY)
+    report = reproduce(data, out, ["full", "k-1000"], [1], **TINY)
     (out / "runs/full-2").rmdir()
     assert report.seeds == [1]
     for row, before in zip(report.rows, both.rows, strict=True):
@@ -102,7 +102,7 @@ def test_heads_without_clusters_are_reported_too(done):
     _, report, _ = done
     full, other = report.rows
     assert full.cluster_perplexity == []
-    assert other.label == "K = 250"
+    assert other.label == "K = 1,000"
     assert full.published_perplexity == 144.17
     assert len(other.seconds) == 2
 
@@ -196,5 +196,24 @@ def test_a_text_in_three_files(tmp_path):
 @pytest.mark.parametrize("last", [[math.nan, math.inf], [math.nan, 200.0]])
 def test_runs_that_came_to_nothing_are_drawn_too(tmp_path, last):
     pytest.importorskip("matplotlib")
-    pace.draw([pace.Pace("run", [1.0, 2.0], [300.0, perplexity]) for perplexity in last], tmp_path / "figure.png")
+    pace.draw([pace.Pace("run", [1.0, 2.0], [300.0, perplexity], 0.5) for perplexity in last], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").exists()
+
+
+def test_what_is_made_beforehand_is_part_of_the_time(done):
+    out, report, _ = done
+    for row, found in zip(report.rows, report.paces, strict=True):
+        log = read_journal(out / "runs" / f"{row.name}-0" / "log.jsonl")
+        (built,) = (record for record in log if record["event"] == "built")
+        looks = [record["seconds"] for record in log if record["event"] == "evaluate"]
+        assert built["seconds"] == found.building > 0
+        assert found.seconds == [built["seconds"] + seconds for seconds in looks]
+
+
+def test_a_text_has_its_own_way_to_reorganise():
+    often = {
+        name: experiment.settings_of(VARIANTS["self-organized"]).head_options["reorganize_every"]
+        for name, experiment in EXPERIMENTS.items()
+    }
+    assert often == {"text8": 250, "wikitext2": 250, "generated": 100}
+    assert EXPERIMENTS["generated"].settings_of(VARIANTS["k-4000"]).head_options["reorganize_every"] == 4000

@@ -23,8 +23,7 @@ class Experiment:
 
     def settings_of(self, variant: Variant, **given: Any) -> Settings:
         """The settings of a variant's runs, with what is given in their place."""
-        own = variant.settings()
-        options = {**self.head_options.get(own.head, {}), **own.head_options}
+        options = {**self.head_options.get(variant.settings().head, {}), **variant.changes.get("head_options", {})}
         return variant.settings(**{**self.settings, "head_options": options, **given})
 
 

@@ -169,7 +169,8 @@ def markdown(report: Report, out: Path) -> str:
         lines += ["Its data are in `report.json`, under `curves`."]
     lines += ["", "## Figure 2: perplexity against training time", ""]
     lines += _image(out, "perplexity against seconds of training", "figure2.png")
-    lines += ["Seed " + f"{report.seeds[0]}; its data are in `report.json`, under `paces`."]
+    lines += [f"Seed {report.seeds[0]}; building the model, and making clusters beforehand, is part of the time."]
+    lines += ["Its data are in `report.json`, under `paces`."]
     if report.clusters:
         lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
         lines += [f"| {cluster.share:.2%} | {_plainly(' '.join(cluster.words))} |" for cluster in report.clusters]

@@ -4,6 +4,7 @@ Shapes: V words, B sequences, L steps, D hidden width.
 """
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ class LanguageTask:
         self.steps_per_epoch = self.streams.steps
         self.words_per_step = settings.sequences * settings.length
         material = Material(vocabulary=corpus.words, text=corpus.train)
+        begun = time.perf_counter()
         self.model = build(settings, corpus.counts, material).to(device)
+        self.building = time.perf_counter() - begun
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:

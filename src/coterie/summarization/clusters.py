@@ -17,9 +17,11 @@ from coterie.summarization.corpus import Pairs, Reading
 from coterie.training.run import Run
 
 PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
-# Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often.
+# Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often. Of both, a model
+# like the summarizer, tied and without projections.
+_LIKE_IT = {"tied": True, "dropout": 0.5, "head_options": {"reorganize_every": 250, "projection": False}}
 USUAL: dict[Reading, dict[str, Any]] = {
-    "both": {"epochs": 5, "sequences": 128, "settle": 1.0, "head_options": {"reorganize_every": 250}},
+    "both": {"epochs": 8, "sequences": 128, **_LIKE_IT},
     "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
 }
 

@@ -4,6 +4,7 @@ Shapes: B pairs, S words of a sentence, L words of a title.
 """
 
 import hashlib
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ class SummaryTask:
         self.steps_per_epoch = self.train.steps
         self.words_per_step = len(pairs.part("train").title.ids) // self.train.steps  # about
         material = Material(vocabulary=pairs.words, text=pairs.part("train").title.ids)
+        begun = time.perf_counter()
         self.model = build(settings, pairs.counts, pairs.eos, partition, material).to(device)
+        self.building = time.perf_counter() - begun
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:

@@ -30,6 +30,7 @@ class Task(Learner, Protocol):
 
     steps_per_epoch: int
     words_per_step: int  # in all processes together
+    building: float  # seconds it took to build the model, and what its head is made from, such as clusters
     graphable: bool  # whether an update waits for nothing, and batches have few shapes
 
     def groups(self) -> list[optimizers.Group]:
@@ -272,6 +273,8 @@ class Trainer:
             MovesJournal(run.moves, moves, self.task.model, self.progress.step),
         )  # fmt: skip
         self.board = Board(self.run.path / "tensorboard", self.progress.step)
+        if not self.progress.step:
+            self.journals[0].write({"event": "built", "step": 0, "seconds": self.task.building})
 
     def _close(self) -> None:
         if self.world.main:
