@@ -300,7 +300,7 @@ def test_a_layer_starts_as_documented():
     assert torch.equal(head.projection.weight, torch.eye(WIDTH).repeat(2, 1))
     bound = WIDTH**-0.5
     assert not head.bias.any()  # nothing is counted yet
-    assert not head.cluster_prior.any()
+    assert not head.prior.shift.any()
     for parameter in (head.weight, head.cluster_weight, head.cluster_bias):
         assert parameter.abs().max() <= bound
         assert parameter.std() > bound / 4

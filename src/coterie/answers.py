@@ -132,7 +132,8 @@ class Answers(Projected):
             return work(hidden, *others)
         linear = (None, None) if projection is None else (projection.weight, projection.bias)
         reads = (
-            self.weight, self.bias, self.cluster_weight, self.cluster_bias, self.cluster_prior, *linear,
+            self.weight, self.bias, self.cluster_weight, self.cluster_bias,
+            None if self.prior is None else self.prior.shift, *linear,
             place.words, place.offsets, place.cluster_of,
         )  # fmt: skip
         return replayed(self, (question, self.activation), reads, work, hidden, *others)

@@ -23,7 +23,7 @@ from coterie.loss.levels import split
 from coterie.measures import Measures, Meter, Reorganization
 from coterie.options import check_counts, check_options, cluster_capacity, default_budget, default_clusters
 from coterie.partition import Partition, random_partition
-from coterie.prior import log_frequency, log_mass
+from coterie.prior import Prior, log_frequency
 from coterie.projection import ACTIVATIONS, plain
 from coterie.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 
@@ -131,8 +131,7 @@ class SelfOrganizedSoftmax(Answers):
         self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
         self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
         self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
-        prior = log_mass(counted, partition.cluster_of.cpu(), self.n_clusters).to(**kwargs)
-        self.register_buffer("cluster_prior", prior if bias else None)
+        self.prior = Prior(self.n_clusters, device) if bias else None
         self.weight = nn.Parameter(memory.in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
         self.reset_parameters()
@@ -167,14 +166,15 @@ class SelfOrganizedSoftmax(Answers):
         return cls(in_features, n_classes, counts, **{**printed, **options})
 
     def reset_parameters(self) -> None:
-        """Draws new parameters; the partition and what is remembered stay."""
+        """Draws new parameters, biases from the counts as they are now; the partition and what is remembered stay."""
         bound = 1 / math.sqrt(self.in_features)
         for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
-        if self.bias is not None:
+        if self.bias is not None and self.prior is not None:
             with torch.no_grad():
                 self.bias.copy_(log_frequency(self.counts))
+            self.prior.start(self.counts, self.partition.cluster_of)
         if self.projection is not None:
             if self.activation is None:
                 # Two identities: the layer starts as one without projections, and trains better for it.
@@ -265,9 +265,8 @@ class SelfOrganizedSoftmax(Answers):
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
         sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
         words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
-        if self.cluster_prior is not None:
-            masses = [log_mass(self.counts, seats, self.n_clusters) for seats in (before, cluster_of)]
-            self.cluster_prior += masses[1] - masses[0]
+        if self.prior is not None:
+            self.prior.move(self.counts, before, cluster_of)
         self.partition.assign_(cluster_of)
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
 
@@ -366,12 +365,13 @@ class SelfOrganizedSoftmax(Answers):
         kind = None if self.statistic is None else self.statistic.NAME
         if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
             raise RuntimeError(reason)
+        if self.prior is not None and (learned := state_dict.get(prefix + "cluster_bias")) is not None:
+            # One of before there was a prior means what it meant.
+            state_dict.setdefault(prefix + "prior.shift", torch.zeros(self.n_clusters, device=learned.device))
         updates = state_dict.get(prefix + "updates")
         if updates is not None:
             self.updates = int(updates)
         elif strict:
             missing.append(prefix + "updates")
         rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
-        if self.cluster_prior is not None and prefix + "cluster_bias" in rest:
-            rest.setdefault(prefix + "cluster_prior", torch.zeros_like(self.cluster_prior))  # of before there was one
         super()._load_from_state_dict(rest, prefix, metadata, strict, missing, extra, errors)

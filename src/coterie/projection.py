@@ -13,6 +13,7 @@ from torch.nn.modules import module as modules
 
 from coterie.backend import Backend
 from coterie.loss.levels import refuse_second_derivatives
+from coterie.prior import Prior
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
@@ -30,7 +31,7 @@ class Projected(nn.Module):
     weight: nn.Parameter  # (V, D)
     cluster_weight: nn.Parameter  # (C, D)
     cluster_bias: nn.Parameter | None  # (C,)
-    cluster_prior: Tensor | None  # (C,) beside it, what the counts of a cluster's words say
+    prior: Prior | None  # beside it, what the counts of a cluster's words say
 
     def _project(self, hidden: Tensor) -> Tensor:
         """h_c and h_w side by side, (T, 2D); h itself, (T, D), without projections."""
@@ -66,9 +67,9 @@ class Projected(nn.Module):
 
     def _cluster_shift(self) -> Tensor | None:
         """What the clusters' logits begin with, (C,): what was learned and what was counted."""
-        if self.cluster_bias is None or self.cluster_prior is None:
+        if self.cluster_bias is None or self.prior is None:
             return self.cluster_bias
-        return self.cluster_bias + self.cluster_prior
+        return self.cluster_bias + self.prior.shift.to(self.cluster_bias.dtype)
 
     @torch.no_grad()
     def _cluster_vectors(self) -> tuple[Tensor, Tensor | None]:

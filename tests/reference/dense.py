@@ -21,7 +21,7 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
     clusters: dict[int, list[int]] = {}
     for word, cluster in enumerate(head.partition.cluster_of.tolist()):
         clusters.setdefault(cluster, []).append(word)
-    shift = [0] * head.n_clusters if head.cluster_bias is None else head.cluster_bias + head.cluster_prior
+    shift = [0] * head.n_clusters if head.cluster_bias is None else head.cluster_bias + head.prior.shift
     cluster_score = {c: h_c @ head.cluster_weight[c] + shift[c] for c in clusters}
     cluster_total = torch.stack(list(cluster_score.values())).logsumexp(0)
     columns: list[Tensor] = [hidden] * head.n_classes
