@@ -13,7 +13,8 @@ from coterie.lm.variants import Variant
 
 @dataclass(frozen=True)
 class Experiment:
-    """How every variant is trained in it; what a variant says itself goes before."""
+    """How every variant is trained in it: its settings go before a variant's, a variant's own options of a head before
+    those here."""
 
     name: str
     published: bool  # whether the paper's figures are of this text
