@@ -85,6 +85,10 @@ def measure(
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     head = organized(n_words, width, device, dtype).eval()
+    # Biases as the counts tell them would decide which words are best, whatever the hidden vectors are.
+    for bias in (head.bias, head.cluster_bias):
+        torch.nn.init.uniform_(bias, -(width**-0.5), width**-0.5)
+    head.prior.shift.zero_()
     base = torch.randn(ROWS, width).to(device, dtype)
     score = -0.5 * torch.arange(float(BEAM), device=device)
 
