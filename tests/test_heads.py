@@ -302,6 +302,7 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("cnn", {}, "need vocabulary=, the 50 words; got none"),
         ("cnn", {"vocabulary": WORDS[:3]}, "got 3 of them"),
         ("cnn", {"vocabulary": WORDS, "widths": [30]}, "widths must be from 1 to 24"),
+        ("cnn", {"vocabulary": WORDS, "correction": -1}, "correction must be 0 or more numbers for each word; got -1"),
         ("importance", {"proposal": "bigram"}, "needs the training text"),
         ("importance", {"proposal": "trigram"}, "proposal must be"),
         ("importance", {"samples": 0}, "samples must be at least 1"),

@@ -13,7 +13,7 @@ from coterie import SelfOrganizedSoftmax
 from coterie.lm.train import train
 from coterie.lm.trained import Trained
 from coterie.report import explorer, treemap
-from coterie.report.collect import Content, collect, names
+from coterie.report.collect import Content, _facts, collect, names
 from coterie.report.curves import Curves
 from coterie.report.explorer import Organized, history, thinned
 from coterie.report.page import build, finite
@@ -231,3 +231,12 @@ def test_a_fixed_partition_with_empty_clusters_is_explored():
     assert [cluster["number"] for cluster in found["clusters"]] == [0, 3]
     assert found["clusters"][1]["typical"][0] == 29
     assert set(found["nextBest"]) == {-1}
+
+
+def test_building_a_model_is_no_training(tmp_path):
+    log = Run(tmp_path).log
+    log.write_text(json.dumps({"event": "built", "step": 0, "seconds": 64.0}) + "\n")
+    assert _facts(Run(tmp_path), {}) == {"finished": False}
+    with log.open("a") as file:
+        file.write(json.dumps({"event": "train", "step": 50, "seconds": 2.0, "words_per_second": 7.0}) + "\n")
+    assert _facts(Run(tmp_path), {}) == {"finished": False, "updates": 50, "seconds": 2.0, "words_per_second": 7.0}
