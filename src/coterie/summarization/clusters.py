@@ -19,11 +19,13 @@ from coterie.training.run import Run
 PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
 # Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often. Of both, a model
 # like the summarizer, tied and without projections.
-_LIKE_IT = {"tied": True, "dropout": 0.5, "head_options": {"reorganize_every": 250, "projection": False}}
 USUAL: dict[Reading, dict[str, Any]] = {
-    "both": {"epochs": 8, "sequences": 128, **_LIKE_IT},
+    "both": {
+        "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
+        "head_options": {"reorganize_every": 250, "projection": False},
+    },
     "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
-}
+}  # fmt: skip
 
 
 def language_settings(reading: Reading, preset: str = "best", **given: Any) -> Settings:
