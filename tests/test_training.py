@@ -400,8 +400,10 @@ def test_an_update_clips_carries_and_sums(corpus):
     assert not task.carried[0].any()
 
 
-def test_the_layers_biases_start_from_the_counts_in_a_model_too():
+def test_biases_start_from_the_counts_in_a_model_too():
     counts = torch.arange(1, 60)
-    model = build(small(head="self-organized"), counts)
-    assert torch.equal(model.head.bias, log_frequency(counts))
-    assert model.head.cluster_weight.abs().max() <= 0.1 < model.head.bias.abs().max()
+    for settings in ({"head": "self-organized"}, {"head": "full", "head_options": {"biases": "counts"}}):
+        model = build(small(**settings), counts)
+        assert torch.equal(model.head.bias, log_frequency(counts))
+        assert model.head.weight.abs().max() <= 0.1 < model.head.bias.abs().max()
+    assert build(small(head="full", head_options={}), counts).head.bias.abs().max() <= 0.1

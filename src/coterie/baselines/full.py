@@ -3,27 +3,47 @@
 Shapes: T tokens, D width, V words.
 """
 
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.baselines.dense import DenseAnswers, cross_entropy, mean_loss, precise
 from coterie.faults import check_target
 from coterie.head import HeadOutput
-from coterie.options import check_whole
+from coterie.options import check_counts, check_whole
+from coterie.prior import log_frequency
+
+Biases = Literal["anywhere", "counts"]
 
 
 class FullSoftmax(DenseAnswers, nn.Linear):
     """What every output layer is compared with: all V logits of every token."""
 
     def __init__(
-        self, in_features: int, n_classes: int, ignore_index: int = -100, label_smoothing: float = 0.0
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int] | None = None,
+        biases: Biases = "anywhere",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
     ) -> None:
+        """`biases`: where they start, anywhere as torch has it, or from the `counts` (V,), as the layer's do."""
         super().__init__(in_features, n_classes)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
         check_whole("ignore_index", ignore_index)
         self.n_classes = n_classes
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        if biases not in ("anywhere", "counts") or (biases == "counts" and counts is None):
+            raise ValueError(f"biases must start 'anywhere', or from the 'counts' if they are given; got {biases!r}")
+        self.from_counts = biases == "counts"
+        if counts is not None and self.from_counts:
+            with torch.no_grad():
+                self.bias.copy_(log_frequency(check_counts(counts, n_classes)))
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
@@ -38,13 +58,20 @@ class FullSoftmax(DenseAnswers, nn.Linear):
 class ChunkedFullSoftmax(FullSoftmax):
     """The same through `F.linear_cross_entropy`, which never holds all T × V logits."""
 
-    def __init__(self, in_features: int, n_classes: int, ignore_index: int = -100) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int] | None = None,
+        biases: Biases = "anywhere",
+        ignore_index: int = -100,
+    ) -> None:
         if not hasattr(F, "linear_cross_entropy"):
             raise ValueError(
                 "the head 'full-chunked' needs torch.nn.functional.linear_cross_entropy, which this torch lacks: "
                 "install torch 2.13 or later, or use 'full' or 'full-compiled'"
             )
-        super().__init__(in_features, n_classes, ignore_index)
+        super().__init__(in_features, n_classes, counts, biases, ignore_index)
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""

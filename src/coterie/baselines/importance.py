@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.baselines.dense import mean_loss, precise
-from coterie.baselines.full import FullSoftmax
+from coterie.baselines.full import Biases, FullSoftmax
 from coterie.baselines.proposals import Kind, Proposal
 from coterie.faults import check_target
 from coterie.head import HeadOutput
@@ -44,10 +44,12 @@ class ImportanceSampling(FullSoftmax):
         proposal: Kind = "unigram",
         samples: int = SAMPLES,
         text: NDArray[Any] | None = None,
+        biases: Biases = "anywhere",
         ignore_index: int = -100,
     ) -> None:
-        """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram"."""
-        super().__init__(in_features, n_classes, ignore_index)
+        """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram";
+        `biases`: where they start."""
+        super().__init__(in_features, n_classes, counts, biases, ignore_index)
         self.samples = check_samples(samples, n_classes)
         self.proposal = Proposal(proposal, counts, n_classes, text)
 

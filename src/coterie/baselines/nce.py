@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.baselines.dense import mean_loss
-from coterie.baselines.full import FullSoftmax
+from coterie.baselines.full import Biases, FullSoftmax
 from coterie.baselines.importance import SAMPLES, check_samples, chosen_logits
 from coterie.baselines.proposals import Kind, Proposal
 from coterie.faults import check_target
@@ -35,22 +35,26 @@ class NoiseContrastive(FullSoftmax):
         proposal: Kind = "unigram",
         samples: int = SAMPLES,
         text: NDArray[Any] | None = None,
+        biases: Biases = "anywhere",
         ignore_index: int = -100,
     ) -> None:
         """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram".
+        `biases`: where they start.
 
-        normalizer: log Z, taken off every score: a number that stays, or "learned". None: log V, with which a model
-            that knows nothing starts from the uniform distribution; from Mnih & Teh's 0 it starts with every word a
-            certainty, and is far slower to train. A learned one starts from log V too.
+        normalizer: log Z, taken off every score: a number that stays, or "learned". None: that of the biases, with
+            which a model that knows nothing else starts normalised, from the uniform distribution or from the counts;
+            from Mnih & Teh's 0 it starts with every word a certainty, and is far slower to train. A learned one
+            starts there too.
         """
-        super().__init__(in_features, n_classes, ignore_index)
+        super().__init__(in_features, n_classes, counts, biases, ignore_index)
         self.samples = check_samples(samples, n_classes)
         self.proposal = Proposal(proposal, counts, n_classes, text)
         if normalizer not in (None, "learned") and not (
             isinstance(normalizer, (int, float)) and math.isfinite(normalizer)
         ):
             raise ValueError(f"normalizer must be a finite number, None or 'learned'; got {normalizer!r}")
-        self.start = float(normalizer) if isinstance(normalizer, (int, float)) else math.log(n_classes)
+        known = float(self.bias.detach().logsumexp(0)) if self.from_counts else math.log(n_classes)
+        self.start = float(normalizer) if isinstance(normalizer, (int, float)) else known
         # How far off the start was: so what is learned begins near zero, as other weights do.
         self.offset = nn.Parameter(torch.zeros(1)) if normalizer == "learned" else None
 

@@ -55,6 +55,8 @@ class Head(Protocol):
 
 Builder = Callable[..., nn.Module]
 HEADS: dict[str, Builder] = {
+    "full": FullSoftmax,
+    "full-chunked": ChunkedFullSoftmax,
     "self-organized": two_level.self_organized,
     "self-organized-paper": two_level.self_organized_paper,
     "random-clusters": two_level.random_clusters,
@@ -102,24 +104,12 @@ def build(
         raise ValueError(f"the head {name!r} cannot be built with {options}: {why}") from error
 
 
-@register("full")
-def full(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> FullSoftmax:
-    """All V logits of every token."""
-    return FullSoftmax(in_features, n_classes, **options)
-
-
 @register("full-compiled")
 def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> FullSoftmax:
-    """The same through `torch.compile`."""
-    head = FullSoftmax(in_features, n_classes, **options)
+    """The full softmax through `torch.compile`."""
+    head = FullSoftmax(in_features, n_classes, counts, **options)
     head.compile()
     return head
-
-
-@register("full-chunked")
-def full_chunked(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> ChunkedFullSoftmax:
-    """The same through `F.linear_cross_entropy`."""
-    return ChunkedFullSoftmax(in_features, n_classes, **options)
 
 
 @register("adaptive")

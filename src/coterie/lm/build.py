@@ -6,7 +6,7 @@ Shapes: V words, D width.
 import torch
 from torch import Tensor, nn
 
-from coterie.baselines import Material, registry
+from coterie.baselines import FullSoftmax, Material, registry
 from coterie.head import SelfOrganizedSoftmax
 from coterie.layers.embedding import Embedding
 from coterie.lm.model import LanguageModel
@@ -33,8 +33,9 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
 
 def draw_weights(model: nn.Module, head: nn.Module, bound: float) -> None:
     """All weights uniform in ± bound, but for a head's own maps, which start as it made them, such as identities, and
-    the biases of the layer, which start from the counts."""
-    as_made = {*_projection(head), *([head.bias] if isinstance(head, SelfOrganizedSoftmax) else [])}
+    biases that start from the counts."""
+    counted = isinstance(head, SelfOrganizedSoftmax) or (isinstance(head, FullSoftmax) and head.from_counts)
+    as_made = {*_projection(head), *([head.bias] if counted else [])}
     for parameter in model.parameters():
         if parameter not in as_made:
             nn.init.uniform_(parameter, -bound, bound)
