@@ -9,6 +9,7 @@ from scipy import stats
 
 from coterie.baselines import ImportanceSampling, NoiseContrastive
 from coterie.baselines.proposals import Draw, Proposal
+from coterie.prior import log_frequency
 
 V, D = 20, 5
 COUNTS = (500 / torch.arange(1, V + 1)).long()
@@ -91,11 +92,14 @@ def test_a_batch_whose_draws_are_all_its_target_is_finite():
     assert bool(head.weight.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("biases", ["counts", "anywhere"])
 @pytest.mark.parametrize("normalizer", [None, 1.5, "learned"])
-def test_noise_contrast_sums_what_was_drawn(normalizer):
+def test_noise_contrast_sums_what_was_drawn(normalizer, biases):
     words = torch.tensor([2, 2, 5, 11, 0])
-    head, log_q = with_draws(large(NoiseContrastive(D, V, COUNTS, normalizer=normalizer, samples=5)), words)
-    log_z = {None: math.log(V), 1.5: 1.5, "learned": math.log(V) + float(head.offset or 0)}[normalizer]
+    made = NoiseContrastive(D, V, COUNTS, normalizer=normalizer, samples=5, biases=biases)
+    head, log_q = with_draws(large(made), words)
+    start = math.log(V) if biases == "anywhere" else float(log_frequency(COUNTS).exp().sum().log())
+    log_z = {None: start, 1.5: 1.5, "learned": start + float(head.offset or 0)}[normalizer]
     hidden, target = torch.randn(2, D, dtype=torch.float64), torch.tensor([2, 7])
     expected = 0.0
     for row in range(2):

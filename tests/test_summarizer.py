@@ -193,6 +193,7 @@ def test_every_parameter_learns_and_is_trained_once(pairs, input_feeding):
     assert from_preset("best", head="nce").head_options == from_preset("paper").head_options == {}
     for head in ("full", "full-compiled"):
         assert from_preset("best", head=head).head_options == {"label_smoothing": 0.1}
+        assert from_preset("paper", head=head).head_options == {"biases": "anywhere"}  # nobody there starts from counts
     two_level = {"projection": False, "label_smoothing": 0.1}
     for head in ("random-clusters", "hsm-frequency", "hsm-similarity"):
         assert from_preset("best", head=head).head_options == two_level

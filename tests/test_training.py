@@ -143,6 +143,8 @@ def test_presets_differ_as_the_paper_does():
     assert (paper.dropout, paper.accumulator, paper.head) == (0.0, 0.0, "self-organized-paper")
     assert (best.dropout, best.accumulator, best.head) == (0.25, 1e-5, "self-organized")
     assert from_preset("paper", dropout=0.5).dropout == 0.5
+    assert from_preset("paper", head="nce").head_options == {"biases": "anywhere"}  # nobody there starts from counts
+    assert from_preset("paper", head="nce", head_options={"biases": "counts"}).head_options == {"biases": "counts"}
     assert (best.settle, paper.settle, from_preset("best", head="full").settle) == (0.7, 1.0, 1.0)
     assert from_preset("best", settle=1.0).settle == 1.0
     assert from_preset("best", head_options={"reorganize_until": 9}).settle == 1.0
@@ -402,8 +404,8 @@ def test_an_update_clips_carries_and_sums(corpus):
 
 def test_biases_start_from_the_counts_in_a_model_too():
     counts = torch.arange(1, 60)
-    for settings in ({"head": "self-organized"}, {"head": "full", "head_options": {"biases": "counts"}}):
+    for settings in ({"head": "self-organized"}, {"head": "full", "head_options": {}}):
         model = build(small(**settings), counts)
         assert torch.equal(model.head.bias, log_frequency(counts))
         assert model.head.weight.abs().max() <= 0.1 < model.head.bias.abs().max()
-    assert build(small(head="full", head_options={}), counts).head.bias.abs().max() <= 0.1
+    assert build(small(head="full", head_options={"biases": "anywhere"}), counts).head.bias.abs().max() <= 0.1

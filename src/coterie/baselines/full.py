@@ -16,7 +16,7 @@ from coterie.head import HeadOutput
 from coterie.options import check_counts, check_whole
 from coterie.prior import log_frequency
 
-Biases = Literal["anywhere", "counts"]
+Biases = Literal["counts", "anywhere"]
 
 
 class FullSoftmax(DenseAnswers, nn.Linear):
@@ -27,20 +27,21 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         in_features: int,
         n_classes: int,
         counts: Tensor | Sequence[int] | None = None,
-        biases: Biases = "anywhere",
+        biases: Biases = "counts",
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> None:
-        """`biases`: where they start, anywhere as torch has it, or from the `counts` (V,), as the layer's do."""
+        """`biases`: where they start, from the `counts` (V,), if there are any, as the layer's do, or "anywhere", as
+        torch has it."""
         super().__init__(in_features, n_classes)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}")
         check_whole("ignore_index", ignore_index)
         self.n_classes = n_classes
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-        if biases not in ("anywhere", "counts") or (biases == "counts" and counts is None):
-            raise ValueError(f"biases must start 'anywhere', or from the 'counts' if they are given; got {biases!r}")
-        self.from_counts = biases == "counts"
+        if biases not in ("counts", "anywhere"):
+            raise ValueError(f"biases must start from the 'counts' or 'anywhere'; got {biases!r}")
+        self.from_counts = counts is not None and biases == "counts"
         if counts is not None and self.from_counts:
             with torch.no_grad():
                 self.bias.copy_(log_frequency(check_counts(counts, n_classes)))
@@ -63,7 +64,7 @@ class ChunkedFullSoftmax(FullSoftmax):
         in_features: int,
         n_classes: int,
         counts: Tensor | Sequence[int] | None = None,
-        biases: Biases = "anywhere",
+        biases: Biases = "counts",
         ignore_index: int = -100,
     ) -> None:
         if not hasattr(F, "linear_cross_entropy"):

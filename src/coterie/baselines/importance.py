@@ -44,7 +44,7 @@ class ImportanceSampling(FullSoftmax):
         proposal: Kind = "unigram",
         samples: int = SAMPLES,
         text: NDArray[Any] | None = None,
-        biases: Biases = "anywhere",
+        biases: Biases = "counts",
         ignore_index: int = -100,
     ) -> None:
         """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram";

@@ -35,7 +35,7 @@ class NoiseContrastive(FullSoftmax):
         proposal: Kind = "unigram",
         samples: int = SAMPLES,
         text: NDArray[Any] | None = None,
-        biases: Biases = "anywhere",
+        biases: Biases = "counts",
         ignore_index: int = -100,
     ) -> None:
         """`counts` (V,); `samples`: K, at most V of them are drawn; `text`: for the proposal "bigram".

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.training.settings import ModelSettings
+from coterie.training.settings import AS_PRINTED, ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,9 @@ def from_preset(preset: str, **given: Any) -> Settings:
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
-    if preset != "best" or settings.head != "self-organized":
+    if preset == "paper":
+        return replace(settings, head_options={**AS_PRINTED.get(settings.head, {}), **settings.head_options})
+    if settings.head != "self-organized":
         return settings
     said = "settle" in given or "reorganize_until" in settings.head_options
     options = {"reorganize_every": REORGANIZE_EVERY, **settings.head_options}

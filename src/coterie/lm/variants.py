@@ -35,14 +35,15 @@ VARIANTS: dict[str, Variant] = {
     # As it comes out of the box: no graph, every kernel launched by itself.
     "full-eager": Variant("full softmax, without a CUDA graph", {"head": "full", "graph": False}),
     "full-compiled": _head("full softmax, torch.compile", "full-compiled"),
-    "full-counts": _head("full softmax, biases from the counts", "full-compiled", biases="counts"),
+    # As torch starts it: without knowing how often words come, which the layer is told.
+    "full-anywhere": _head("full softmax, biases from anywhere", "full", biases="anywhere"),
     "full-chunked": _head("full softmax, F.linear_cross_entropy", "full-chunked"),
     "importance": _head("importance sampling", "importance", 166),
-    "importance-counts": _head("importance sampling, biases from the counts", "importance", biases="counts"),
+    "importance-anywhere": _head("importance sampling, biases from anywhere", "importance", biases="anywhere"),
     "importance-power": _head("importance sampling, unigram to the 3/4", "importance", proposal="power"),
     "importance-bigram": _head("importance sampling, bigrams", "importance", proposal="bigram"),
     "nce": _head("noise-contrastive estimation, renormalised", "nce"),
-    "nce-counts": _head("noise-contrastive estimation, biases from the counts", "nce", biases="counts"),
+    "nce-anywhere": _head("noise-contrastive estimation, biases from anywhere", "nce", biases="anywhere"),
     "nce-learned": _head("noise-contrastive estimation, normaliser learned", "nce", normalizer="learned"),
     "hsm-frequency": _head("hierarchical, frequency bins", "hsm-frequency", 166),
     "hsm-frequency-root": _head("hierarchical, bins of √frequency", "hsm-frequency", by="root"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.training.settings import Keep, ModelSettings, Optimizer, Schedule
+from coterie.training.settings import AS_PRINTED, Keep, ModelSettings, Optimizer, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def from_preset(preset: str, clusters: bool = False, **given: Any) -> Settings:
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
-    usual = HEAD_OPTIONS.get(settings.head, {}) if preset == "best" else {}
+    usual = (HEAD_OPTIONS if preset == "best" else AS_PRINTED).get(settings.head, {})
     if usual and settings.head == "self-organized":
         stay = clusters or "partition" in settings.head_options
         usual = {**usual, "reorganize_every": None if stay else REORGANIZE_EVERY}

@@ -80,6 +80,10 @@ class TrainingSettings:
 # No options of a head: whoever builds it says these.
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
+# What a preset that follows the paper to the letter gives these heads: there, nobody starts from the counts.
+_ANYWHERE: dict[str, Any] = {"biases": "anywhere"}
+AS_PRINTED = dict.fromkeys(("full", "full-compiled", "full-chunked", "importance", "nce"), _ANYWHERE)
+
 WIDEST = 1 << 20  # of an embedding or a hidden layer
 
 _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
