@@ -27,6 +27,7 @@ from coterie.options import check_whole
 PADDING, BEGIN, END = 0, 257, 258  # bytes are 1 to 256
 LONGEST = 24  # M: more bytes than that are not read
 BLOCK = 8192  # words spelled at a time, outside of training
+ALIGNED = 8  # 16-bit numbers in 16 bytes: where a GPU's products want every row to begin
 
 
 def spelled(words: Sequence[str]) -> Tensor:
@@ -59,22 +60,40 @@ class Speller(nn.Module):
 
     def forward(self, codes: Tensor, own: Tensor | None = None) -> Tensor:
         """Spellings (N, M) and the words' own numbers (N, R) → (N, out_features)."""
-        found = self._convolved(codes).max(1).values.tanh()  # (N, G)
-        new, gate = self.highway(found).chunk(2, -1)
+        # Beside the G features stand a few that are always zero, up to a width that products like.
+        total, wide, made = self.out.in_features, _aligned(self.out.in_features), _aligned(self.out.out_features)
+        found = self._convolved(codes, wide).max(1).values.tanh()  # (N, wide)
+        ways, biases = self.highway.weight.unflatten(0, (2, total)), self.highway.bias.unflatten(0, (2, total))
+        ways, biases = _padded(ways, 2, wide, wide), _padded(biases, 2, wide)
+        new, gate = F.linear(found, ways.flatten(0, 1), biases.flatten()).chunk(2, -1)
         gate = gate.sigmoid()
-        mixed: Tensor = self.out(gate * new.relu() + (1 - gate) * found)
-        return mixed if self.correct is None or own is None else mixed + self.correct(own)
+        mixed = gate * new.relu() + (1 - gate) * found
+        vectors = F.linear(mixed, _padded(self.out.weight, made, wide), _padded(self.out.bias, made))  # (N, made)
+        if self.correct is not None and own is not None:
+            vectors = vectors + F.linear(own, _padded(self.correct.weight, made, self.correct.in_features))
+        return vectors[:, : self.out.out_features]
 
-    def _convolved(self, codes: Tensor) -> Tensor:
-        """Every filter from every byte on, in one product; behind a word's end all is zero: (N, M) → (N, M, G)."""
+    def _convolved(self, codes: Tensor, wide: int) -> Tensor:
+        """Every filter from every byte on, in one product; behind a word's end all is zero: (N, M) → (N, M, wide), the
+        G features first."""
         # One by one, convolutions of so few channels took a GPU half of a training step.
         filters = cast("list[nn.Conv1d]", list(self.filters))
         widest = max(self.widths)
         kernels = [F.pad(kind.weight, (0, widest - kind.weight.shape[2])) for kind in filters]  # each (·, E, widest)
         letters = self.bytes(F.pad(codes, (0, widest - 1), value=PADDING))  # (N, M + widest - 1, E)
         windows = letters.unfold(1, widest, 1).flatten(2)  # (N, M, E · widest)
-        biases = [cast(Tensor, kind.bias) for kind in filters]
-        return F.linear(windows, torch.cat(kernels).flatten(1), torch.cat(biases))
+        kernel, bias = torch.cat(kernels).flatten(1), torch.cat([cast(Tensor, kind.bias) for kind in filters])
+        return F.linear(windows, _padded(kernel, wide, kernel.shape[1]), _padded(bias, wide))
+
+
+def _aligned(width: int) -> int:
+    return -(-width // ALIGNED) * ALIGNED
+
+
+def _padded(weight: Tensor, *sizes: int) -> Tensor:
+    """With zeros behind it, up to these sizes."""
+    missing = [size - there for size, there in zip(sizes, weight.shape, strict=True)]
+    return F.pad(weight, [amount for more in reversed(missing) for amount in (0, more)])
 
 
 class SpelledSoftmax(DenseAnswers, nn.Module):
