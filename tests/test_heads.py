@@ -184,7 +184,7 @@ REFERENCES = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_losses_and_gradients_are_those_of_the_dense_reference(name):
-    head = make(name, **({"widths": [1, 3], "features": 2} if name == "cnn" else {})).double().eval()
+    head = make(name, **({"widths": [1, 3], "features": 3} if name == "cnn" else {})).double().eval()
     hidden, target = problem(9)
     hidden = hidden.double().requires_grad_()
     inputs = [hidden, *head.parameters()]
@@ -247,6 +247,18 @@ def test_words_spelled_alike_differ_by_numbers_of_their_own():
     plain = make("cnn", correction=0)
     assert plain.correction is None
     assert plain(*problem(3)).loss.isfinite()
+
+
+def test_products_of_spelling_are_as_wide_as_a_gpu_likes(monkeypatch):
+    widths, linear = [], F.linear
+
+    def noted(x, weight, *rest):
+        widths.append(weight.shape[0])
+        return linear(x, weight, *rest)
+
+    monkeypatch.setattr(F, "linear", noted)
+    assert make("cnn").projection(torch.randint(0, 257, (3, 24)), torch.randn(3, 128)).shape == (3, D + 1)
+    assert widths == [528, 2 * 528, 24, 24]  # for 525 features, twice as many, and D + 1 numbers twice
 
 
 def test_vectors_of_all_words_are_made_once_for_an_evaluation():
@@ -329,7 +341,7 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         (
             "full",
             {"biases": "zero"},
-            "biases must start from the 'counts' or 'anywhere'; got 'zero'",
+            "biases must start from the 'counts' or at 'random'; got 'zero'",
         ),
     ],
 )
@@ -412,7 +424,7 @@ def test_the_full_softmax_smooths_as_torch_does():
         FullSoftmax(8, 12, label_smoothing=1.0)
 
 
-@pytest.mark.parametrize("name", ["full", "importance", "nce"])
+@pytest.mark.parametrize("name", ["full", "full-compiled", "full-chunked", "importance", "nce"])
 def test_biases_from_the_counts_make_a_head_as_good_as_counting(name):
     head = build(name, D, V, COUNTS, MATERIAL).eval()
     counted = ((COUNTS + 1) / (COUNTS + 1).sum()).log().to(torch.float32)
@@ -420,5 +432,10 @@ def test_biases_from_the_counts_make_a_head_as_good_as_counting(name):
     if name == "nce":  # in training nothing is normalised but by what it starts with
         output = head.train()(torch.zeros(V, D), torch.arange(V)).output
         torch.testing.assert_close(output, counted)
-    anywhere = build(name, D, V, COUNTS, MATERIAL, biases="anywhere")
-    assert anywhere.bias.abs().max() <= D**-0.5  # as torch has it
+    head.bias.data.zero_()
+    head.reset_parameters()
+    torch.testing.assert_close(head.log_prob(torch.zeros(1, D))[0], counted)
+    by_chance = build(name, D, V, COUNTS, MATERIAL, biases="random")
+    assert by_chance.bias.abs().max() <= D**-0.5  # as torch has it
+    with torch.device("meta"):  # counts are read where they are
+        assert build(name, D, V, COUNTS, MATERIAL).bias.is_meta

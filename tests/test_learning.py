@@ -34,7 +34,9 @@ def test_clusters_become_the_grammars_classes(grammar):
     text, dev = grammar.write(SETTING.words, 1), grammar.write(SETTING.dev_words, 2)
     counts = torch.bincount(text, minlength=800)
     torch.manual_seed(0)
-    head = heads(grammar, SETTING, counts)["self-organized"]()
+    both = heads(grammar, SETTING, counts)
+    assert both["full softmax"]().counted is not None  # both are told how often words come
+    head = both["self-organized"]()
     assert isinstance(head, SelfOrganizedSoftmax)
     ticks = []
     result = train(head, grammar, SETTING, text, dev, lambda n, perplexity: ticks.append((n, perplexity)))

@@ -92,14 +92,15 @@ def test_a_batch_whose_draws_are_all_its_target_is_finite():
     assert bool(head.weight.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("biases", ["counts", "anywhere"])
+@pytest.mark.parametrize("biases", ["counts", "random"])
 @pytest.mark.parametrize("normalizer", [None, 1.5, "learned"])
 def test_noise_contrast_sums_what_was_drawn(normalizer, biases):
     words = torch.tensor([2, 2, 5, 11, 0])
     made = NoiseContrastive(D, V, COUNTS, normalizer=normalizer, samples=5, biases=biases)
     head, log_q = with_draws(large(made), words)
-    start = math.log(V) if biases == "anywhere" else float(log_frequency(COUNTS).exp().sum().log())
-    log_z = {None: start, 1.5: 1.5, "learned": start + float(head.offset or 0)}[normalizer]
+    start = math.log(V) if biases == "random" else float(log_frequency(COUNTS).exp().sum().log())
+    learned = 0.0 if head.offset is None else float(head.offset.detach())
+    log_z = {None: start, 1.5: 1.5, "learned": start + learned}[normalizer]
     hidden, target = torch.randn(2, D, dtype=torch.float64), torch.tensor([2, 7])
     expected = 0.0
     for row in range(2):
@@ -112,9 +113,27 @@ def test_noise_contrast_sums_what_was_drawn(normalizer, biases):
         expected -= math.log(from_text(int(target[row])))
         expected -= sum(math.log(1 - from_text(word)) for word in words.tolist())
     loss = head(hidden, target).loss
-    assert float(loss) == pytest.approx(expected / 2)
+    assert float(loss.detach()) == pytest.approx(expected / 2)
     loss.backward()
     assert normalizer != "learned" or head.offset.grad.any()
+
+
+@pytest.mark.parametrize("normalizer", [None, 1.5])
+def test_what_noise_contrast_takes_off_every_score_is_kept_with_the_weights(normalizer):
+    options = {"normalizer": normalizer, "samples": 5}
+    counted = NoiseContrastive(D, V, COUNTS, **options)
+    by_chance = NoiseContrastive(D, V, COUNTS, biases="random", **options)
+    hidden, target = torch.randn(3, D), torch.tensor([2, 7, 0])
+    expected = by_chance(hidden, target).output
+    saved = by_chance.state_dict()
+    counted.load_state_dict(saved)
+    torch.testing.assert_close(counted(hidden, target).output, expected)
+    # Those of before had none beside them, and meant log V where no number was given.
+    del saved["log_z.value"]
+    older = NoiseContrastive(D, V, COUNTS, **options)
+    older.load_state_dict(saved)
+    torch.testing.assert_close(older(hidden, target).output, expected)
+    assert older.to(torch.bfloat16).log_z.value.dtype == torch.float32
 
 
 def distances(head, samples, hidden, target, exact, repeats=300):
@@ -145,7 +164,7 @@ def test_the_expected_gradient_approaches_that_of_the_full_softmax(of, kind):
     inputs = [hidden, head.weight, head.bias]
     exact = torch.cat([part.flatten() for part in torch.autograd.grad(head(hidden, target).loss, inputs)])
     if of is NoiseContrastive:
-        head.start = float((one @ head.weight.T + head.bias).logsumexp(-1))
+        head.log_z.value.fill_(float((one @ head.weight.T + head.bias).logsumexp(-1)))
     head.train()
     few, many = (distances(head, samples, hidden, target, exact) for samples in (2, 2000))
     assert many < 0.02

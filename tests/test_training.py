@@ -143,7 +143,11 @@ def test_presets_differ_as_the_paper_does():
     assert (paper.dropout, paper.accumulator, paper.head) == (0.0, 0.0, "self-organized-paper")
     assert (best.dropout, best.accumulator, best.head) == (0.25, 1e-5, "self-organized")
     assert from_preset("paper", dropout=0.5).dropout == 0.5
-    assert from_preset("paper", head="nce").head_options == {"biases": "anywhere"}  # nobody there starts from counts
+    for head in ("full", "full-compiled", "full-chunked", "importance", "nce"):  # nobody there starts from the counts
+        assert from_preset("paper", head=head).head_options == {"biases": "random"}
+    for head in ("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"):
+        assert from_preset("paper", head=head).head_options == {"bias": False}
+    assert paper.head_options == {}
     assert from_preset("paper", head="nce", head_options={"biases": "counts"}).head_options == {"biases": "counts"}
     assert (best.settle, paper.settle, from_preset("best", head="full").settle) == (0.7, 1.0, 1.0)
     assert from_preset("best", settle=1.0).settle == 1.0
@@ -404,8 +408,8 @@ def test_an_update_clips_carries_and_sums(corpus):
 
 def test_biases_start_from_the_counts_in_a_model_too():
     counts = torch.arange(1, 60)
-    for settings in ({"head": "self-organized"}, {"head": "full", "head_options": {}}):
-        model = build(small(**settings), counts)
+    for head in ("self-organized", "full", "importance", "nce"):
+        model = build(small(head=head, head_options={}), counts)
         assert torch.equal(model.head.bias, log_frequency(counts))
         assert model.head.weight.abs().max() <= 0.1 < model.head.bias.abs().max()
-    assert build(small(head="full", head_options={"biases": "anywhere"}), counts).head.bias.abs().max() <= 0.1
+    assert build(small(head="full", head_options={"biases": "random"}), counts).head.bias.abs().max() <= 0.1

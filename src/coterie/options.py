@@ -88,7 +88,7 @@ def check_draw(n_classes: int, temperature: float, top_k: int | None, top_p: flo
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
     """The counts as whole numbers, (V,)."""
     try:
-        given = torch.as_tensor(counts).detach().cpu()
+        given = torch.as_tensor(counts, device="cpu").detach()  # wherever new tensors go otherwise
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"counts must be a tensor or a list of numbers, one per class; got {type(counts)}") from error
     if given.is_complex():
@@ -102,7 +102,7 @@ def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
         if not bool((given == given.round()).all()):
             first = int((given != given.round()).nonzero()[0])
             raise ValueError(
-                f"counts must be whole numbers, so that every machine gets the same clusters; class {first} has "
+                f"counts must be whole numbers, so that they add up to the same on every machine; class {first} has "
                 f"{float(given[first])}. Given frequencies? Multiply them by the number of tokens and round"
             )
     if bool((given.double().abs() > 2**53).any()) or float(given.double().sum()) > 2**53:
@@ -112,7 +112,7 @@ def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
         first = int((given < 0).nonzero()[0])
         raise ValueError(f"counts must not be negative; class {first} has {int(given[first])}")
     if not bool(given.any()):
-        raise ValueError("counts are all zero; give how often each class occurs, or None to count while training")
+        raise ValueError("counts are all zero; give how often each class occurs, or None where it is not known")
     return given.clone()
 
 

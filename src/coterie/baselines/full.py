@@ -16,11 +16,13 @@ from coterie.head import HeadOutput
 from coterie.options import check_counts, check_whole
 from coterie.prior import log_frequency
 
-Biases = Literal["counts", "anywhere"]
+Biases = Literal["counts", "random"]
 
 
 class FullSoftmax(DenseAnswers, nn.Linear):
     """What every output layer is compared with: all V logits of every token."""
+
+    counted: Tensor | None = None  # (V,) where the biases start, if that is from the counts
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> None:
-        """`biases`: where they start, from the `counts` (V,), if there are any, as the layer's do, or "anywhere", as
+        """`biases`: where they start, from the `counts` (V,), if there are any, as the layer's do, or at "random", as
         torch has it."""
         super().__init__(in_features, n_classes)
         if not 0 <= label_smoothing < 1:
@@ -39,12 +41,21 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         check_whole("ignore_index", ignore_index)
         self.n_classes = n_classes
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-        if biases not in ("counts", "anywhere"):
-            raise ValueError(f"biases must start from the 'counts' or 'anywhere'; got {biases!r}")
-        self.from_counts = counts is not None and biases == "counts"
-        if counts is not None and self.from_counts:
+        if biases not in ("counts", "random"):
+            raise ValueError(f"biases must start from the 'counts' or at 'random'; got {biases!r}")
+        if counts is not None and biases == "counts":
+            self.counted = log_frequency(check_counts(counts, n_classes))
+        self._start_biases()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights; biases start where they started."""
+        super().reset_parameters()
+        self._start_biases()
+
+    def _start_biases(self) -> None:
+        if self.counted is not None:
             with torch.no_grad():
-                self.bias.copy_(log_frequency(check_counts(counts, n_classes)))
+                self.bias.copy_(self.counted)
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""

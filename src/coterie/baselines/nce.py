@@ -19,8 +19,19 @@ from coterie.baselines.dense import mean_loss
 from coterie.baselines.full import Biases, FullSoftmax
 from coterie.baselines.importance import SAMPLES, check_samples, chosen_logits
 from coterie.baselines.proposals import Kind, Proposal
+from coterie.buffers import ExactBuffers
 from coterie.faults import check_target
 from coterie.head import HeadOutput
+
+
+class LogZ(ExactBuffers):
+    """What is taken off every score; kept with the weights, which mean nothing in training without it."""
+
+    value: Tensor  # ()
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(value, dtype=torch.float32))
 
 
 class NoiseContrastive(FullSoftmax):
@@ -53,8 +64,11 @@ class NoiseContrastive(FullSoftmax):
             isinstance(normalizer, (int, float)) and math.isfinite(normalizer)
         ):
             raise ValueError(f"normalizer must be a finite number, None or 'learned'; got {normalizer!r}")
-        known = float(self.bias.detach().logsumexp(0)) if self.from_counts else math.log(n_classes)
-        self.start = float(normalizer) if isinstance(normalizer, (int, float)) else known
+        even = math.log(n_classes)
+        known = even if self.counted is None else float(self.counted.double().logsumexp(0))
+        given = float(normalizer) if isinstance(normalizer, (int, float)) else None
+        self.log_z = LogZ(known if given is None else given)
+        self._before = even if given is None else given  # of weights that were saved without one
         # How far off the start was: so what is learned begins near zero, as other weights do.
         self.offset = nn.Parameter(torch.zeros(1)) if normalizer == "learned" else None
 
@@ -69,10 +83,15 @@ class NoiseContrastive(FullSoftmax):
         words = torch.where(used, words, 0)
         drawn = self.proposal(words, used, self.samples)
         score, noise = chosen_logits(rows, self.weight, self.bias, words, drawn.words)  # (T,), (T, K)
-        log_z = self.start if self.offset is None else self.start + self.offset
-        score, noise = score - log_z, noise - log_z
+        log_z = self.log_z.value if self.offset is None else self.log_z.value + self.offset
+        score, noise = score - log_z.to(score.dtype), noise - log_z.to(noise.dtype)
         log_k = math.log(self.samples)
         true = F.logsigmoid(score - (drawn.target_log_q + log_k).to(score.dtype))
         false = F.logsigmoid((drawn.log_q + log_k).to(noise.dtype) - noise).sum(-1)
         told = mean_loss(torch.where(used, true + false, 0.0), target, self.ignore_index)
         return HeadOutput(torch.where(used, score, 0.0).reshape(target.shape), told.loss)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if (weight := state_dict.get(prefix + "weight")) is not None:
+            state_dict.setdefault(prefix + "log_z.value", torch.tensor(self._before, device=weight.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

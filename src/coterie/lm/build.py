@@ -34,7 +34,7 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
 def draw_weights(model: nn.Module, head: nn.Module, bound: float) -> None:
     """All weights uniform in ± bound, but for a head's own maps, which start as it made them, such as identities, and
     biases that start from the counts."""
-    counted = isinstance(head, SelfOrganizedSoftmax) or (isinstance(head, FullSoftmax) and head.from_counts)
+    counted = isinstance(head, SelfOrganizedSoftmax) or (isinstance(head, FullSoftmax) and head.counted is not None)
     as_made = {*_projection(head), *([head.bias] if counted else [])}
     for parameter in model.parameters():
         if parameter not in as_made:

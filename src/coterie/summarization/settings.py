@@ -65,7 +65,7 @@ def from_preset(preset: str, clusters: bool = False, **given: Any) -> Settings:
         raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
     usual = (HEAD_OPTIONS if preset == "best" else AS_PRINTED).get(settings.head, {})
-    if usual and settings.head == "self-organized":
+    if preset == "best" and settings.head == "self-organized":
         stay = clusters or "partition" in settings.head_options
         usual = {**usual, "reorganize_every": None if stay else REORGANIZE_EVERY}
     return replace(settings, head_options={**usual, **settings.head_options})

@@ -81,8 +81,12 @@ class TrainingSettings:
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
 # What a preset that follows the paper to the letter gives these heads: there, nobody starts from the counts.
-_ANYWHERE: dict[str, Any] = {"biases": "anywhere"}
-AS_PRINTED = dict.fromkeys(("full", "full-compiled", "full-chunked", "importance", "nce"), _ANYWHERE)
+_PRINTED_BIASES: dict[str, Any] = {"biases": "random"}
+_NO_BIASES: dict[str, Any] = {"bias": False}
+AS_PRINTED = {
+    **dict.fromkeys(("full", "full-compiled", "full-chunked", "importance", "nce"), _PRINTED_BIASES),
+    **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _NO_BIASES),
+}
 
 WIDEST = 1 << 20  # of an embedding or a hidden layer
 
