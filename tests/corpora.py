@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from coterie.demo.grammar import default_grammar
-from coterie.lm.corpus import Corpus, prepare
-from coterie.lm.settings import Settings, from_preset
+from coterie_lab.data.corpus import Corpus, prepare
+from coterie_lab.data.grammar import default_grammar
+from coterie_lab.tasks.language.settings import Settings, from_preset
 
 SMALL: dict[str, Any] = {
     "hidden": 16, "embedding": 16, "sequences": 8, "length": 7, "epochs": 2, "log_every": 1, "device": "cpu",

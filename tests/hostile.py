@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from coterie.lm.corpus import prepare
-from coterie.lm.train import train
+from coterie_lab.data.corpus import prepare
+from coterie_lab.tasks.language.train import train
 from tests.corpora import small, tiny_text
 
 SCRIPT = "<script>alert(1)</script>"

@@ -6,7 +6,7 @@ Its fixtures work in the modules that import them.
 import pytest
 import torch
 
-from coterie.partition import Partition
+from coterie.clustering.partition import Partition
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZES = (4, 0, 1, 66, 0, 13, 70)  # words of each cluster: empty, alone, full; an odd number of them

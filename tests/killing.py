@@ -9,8 +9,8 @@ import time
 
 import torch
 
-from coterie.training import checkpoint
-from coterie.training.logs import read_journal
+from coterie_lab.training import checkpoint
+from coterie_lab.training.logs import read_journal
 
 PROGRAM = (
     "import json, sys; from pathlib import Path; from coterie.{what}.corpus import {data}; "

@@ -4,9 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from coterie.summarization.corpus import Pairs
-from coterie.summarization.prepare import prepare
-from coterie.summarization.settings import Settings, from_preset
+from coterie_lab.data.pairs import Pairs
+from coterie_lab.data.prepare_pairs import prepare
+from coterie_lab.tasks.summarization.settings import Settings, from_preset
 
 WHO = "bank company minister court union bakery army team school church museum airline".split()  # noqa: SIM905
 WHERE = "paris lima cairo oslo delhi rome quito accra hanoi minsk".split()  # noqa: SIM905

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie import recorded, replay
-from coterie.head import HeadOutput
+from coterie.softmax import HeadOutput
 from tests.layers import make
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,7 +64,7 @@ def recorded_at_once(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(recorded, "attempt", lambda device, record: record())
         monkeypatch.setattr(recorded, "room", lambda hidden, parameters: True)
-        monkeypatch.setattr("coterie.answers.forget", lambda layer: forgotten(layer, replays))
+        monkeypatch.setattr("coterie.inference.forget", lambda layer: forgotten(layer, replays))
         monkeypatch.setattr(
             recorded, "of", lambda layer, like, kind, new: replays.setdefault((weakref.ref(layer), kind), new())
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lm.corpus import Corpus
+from coterie_lab.data.corpus import Corpus
 
 
 def save(path: Path, text: str) -> Path:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from coterie.backend import Backend
+from coterie.clustering.prior import Prior
+from coterie.loss.dispatch import Backend
 from coterie.loss.levels import refuse_second_derivatives
-from coterie.prior import Prior
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 

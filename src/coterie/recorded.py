@@ -22,7 +22,7 @@ from weakref import WeakMethod
 import torch
 from torch import Tensor, nn
 
-from coterie.backend import in_backward
+from coterie.loss.dispatch import in_backward
 from coterie.loss.levels import refuse_second_derivatives
 from coterie.replay import Answer, Replay, Work, alone, attempt, capture, of, shapes
 

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.clustering.partition import Partition
 from coterie.faults import Faults
-from coterie.grouping import Grouping
 from coterie.kernels.operator import Operator
 from coterie.kernels.sizes import n_tiles
-from coterie.partition import Partition
+from coterie.loss.grouping import Grouping
 
 LIMIT = 16384  # tokens; a sort is faster beyond
 QUERIES = 16  # tokens, or cluster boundaries, ranked by one program
@@ -25,7 +25,7 @@ BLOCK = 256
 
 @torch.no_grad()
 def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
-    """As `coterie.grouping.prepare`, to the last bit."""
+    """As `coterie.loss.grouping.prepare`, to the last bit."""
     word, place = _usable(faults.tally, target, partition.position, faults.ignore_index)
     return word, Grouping(*rank(place, partition.offsets))
 

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.grouping import Grouping
+from coterie.clustering.statistics import Statistic
 from coterie.kernels.operator import Operator
 from coterie.kernels.sizes import n_tiles
-from coterie.statistics import Statistic
+from coterie.loss.grouping import Grouping
 
 CHUNK = 32
 AHEAD = 512  # tokens looked at together for the end of a run that goes on

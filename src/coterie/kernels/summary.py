@@ -20,7 +20,7 @@ BLOCK, NUM_WARPS = 4096, 16  # a batch at once, mostly: what is written between 
 def summarize(
     log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `coterie.measures.summarize`: (T,), (T,), (), (3,), (4,) → log P of the targets (T,), the mean loss () and
+    """As `coterie.metrics.summarize`: (T,), (T,), (), (3,), (4,) → log P of the targets (T,), the mean loss () and
     whether all is finite ()."""
     if not torch.compiler.is_compiling():
         output, loss, sound, *_ = _summarize(log_cluster, log_word, n_used, sums, tally)

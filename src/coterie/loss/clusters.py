@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from coterie import memory
+from coterie.cpu import spread
 from coterie.loss.by_word import ByWord
-from coterie.workers import spread
 
 # Fetching and writing a row takes as long as computing with it for this many tokens.
 ROW_IN_TOKENS = 24

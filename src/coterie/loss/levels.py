@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.partition import Partition
+from coterie.clustering.partition import Partition
 
 
 class LogProbs(NamedTuple):

@@ -6,9 +6,9 @@ Shapes: T tokens, D width, V words, C clusters.
 import torch
 from torch import Tensor
 
-from coterie.grouping import Grouping
+from coterie.clustering.partition import Partition
+from coterie.loss.grouping import Grouping
 from coterie.loss.levels import LogProbs, cluster_level, cluster_logits, split
-from coterie.partition import Partition
 
 
 def two_level(

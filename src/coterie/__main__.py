@@ -1,5 +1,0 @@
-"""`python -m coterie` is `coterie`."""
-
-from coterie.cli import main
-
-main()

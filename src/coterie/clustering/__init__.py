@@ -1,0 +1,1 @@
+"""Who sits with whom, what is remembered of words, and how they are assigned."""

@@ -1,0 +1,67 @@
+"""The company of words in a trained layer: nearest in their cluster, next best clusters, most typical of a cluster.
+
+Shapes: V words, D width, C clusters, B words asked about, S words of a cluster.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.clustering.assignment import BLOCK_SCORES
+from coterie.softmax import SelfOrganizedSoftmax
+
+
+@torch.no_grad()
+def nearest(head: SelfOrganizedSoftmax, cluster: int, n: int) -> Tensor:
+    """For each of a cluster's words the n others whose vectors are most alike (cosine), nearest first.
+
+    Places in `partition.members(cluster)`, (S, n), or (S, S - 1) in a small cluster."""
+    vectors = F.normalize(head.weight[head.partition.members(cluster)].float(), dim=-1)  # (S, D)
+    size = vectors.shape[0]
+    found = []
+    for rows in torch.arange(size, device=vectors.device).split(max(1, BLOCK_SCORES // max(size, 1))):
+        alike = vectors[rows] @ vectors.T
+        alike[torch.arange(rows.numel()), rows] = -torch.inf  # a word is not its own company
+        found.append(alike.topk(min(n, size - 1), dim=1).indices)
+    return torch.cat(found) if found else torch.zeros(0, 0, dtype=torch.int64)
+
+
+@torch.no_grad()
+def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
+    """The clusters that would suit words next best, (B,) → (B, n), best first; -1 where there is none.
+
+    A layer with a fixed partition remembers nothing of its words and has none; nor has a word that it never saw."""
+    statistic = head.statistic
+    n_found = min(n, head.n_clusters - 1)
+    found = words.new_full((words.numel(), n), -1)
+    if statistic is None or n_found == 0:
+        return found
+    scores = head._scores(statistic)
+    block = max(1, BLOCK_SCORES // head.n_clusters)
+    for start in range(0, words.numel(), block):
+        part = words[start : start + block]
+        wish = scores(part)  # (block, C)
+        wish[:, head.partition.sizes == 0] = -torch.inf
+        wish.scatter_(1, head.partition.cluster_of[part, None], -torch.inf)
+        wish[~statistic.seen[part]] = -torch.inf
+        value, cluster = wish.topk(n_found, dim=1)
+        found[start : start + block, :n_found] = torch.where(value > -torch.inf, cluster, -1)
+    return found
+
+
+@torch.no_grad()
+def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
+    """How often each word comes where its own cluster is expected, (V,): its count × P(its cluster | its contexts).
+
+    Frequent words that fit: what to call a cluster by. `counts` (V,). Where nothing is remembered, the count itself."""
+    counts = counts.to(head.weight.device).double()
+    if head.statistic is None:
+        return counts
+    clusters = head._cluster_vectors()
+    words = torch.arange(head.n_classes, device=counts.device)
+    expected = torch.zeros_like(counts)
+    for part in words.split(max(1, BLOCK_SCORES // head.n_clusters)):
+        log_prob = head.statistic.logits(part, *clusters).log_softmax(1)
+        own = log_prob.gather(1, head.partition.cluster_of[part, None]).squeeze(1)
+        expected[part] = own.double().exp()
+    return counts * torch.where(head.statistic.seen, expected, 0.0)

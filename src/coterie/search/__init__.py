@@ -1,0 +1,1 @@
+"""Exact top-k, beams and draws from a trained layer."""

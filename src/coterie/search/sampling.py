@@ -1,0 +1,106 @@
+"""Exact draws: from P(w|h), tempered or not, whole, from the k best or from the nucleus.
+
+Untempered, a cluster is drawn from P(c|h) and a word from P(w|c, h): one cluster is opened a row. With a temperature τ
+a cluster's share depends on its words, P(c|h)^(1/τ) · Z_c with Z_c = Σ P(w|c, h)^(1/τ). But Z_c is at most
+max(1, S^(1-1/τ)): a cluster is drawn as if it were that, and kept with the probability of the difference. Draws that
+are turned away are made again, up to a share of the dense cost; then the row is drawn densely, which is as exact.
+
+Shapes: T rows, D width, V words, C clusters, S words of a cluster, k candidates.
+"""
+
+import torch
+from torch import Tensor
+
+from coterie.search.exact import TRIAL, attempt, dense_cost, opening_cost, topk
+from coterie.search.words import Words, on_gpu
+
+# A nucleus is looked for among this many of the best words.
+NUCLEUS = 64
+
+
+def sample(
+    words: Words,
+    hidden: Tensor,
+    log_cluster: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One draw a row, (T,), exact: from P(w|h)^(1/temperature), cut to the top k, then to the nucleus of mass p."""
+    if top_k is None and top_p is None:
+        return _whole(words, hidden, log_cluster, temperature, generator)
+    if top_k is not None:
+        values, candidates = topk(words, hidden, log_cluster, top_k)
+        probability = ((values - values[:, :1]) / temperature).softmax(1)
+        return _from_candidates(probability, candidates, top_p or 1.0, generator)
+    assert top_p is not None
+    return _nucleus(words, hidden, log_cluster, temperature, top_p, generator)
+
+
+def _from_candidates(
+    probability: Tensor, candidates: Tensor, top_p: float, generator: torch.Generator | None
+) -> Tensor:
+    """A draw from the nucleus of mass p of words in descending probability, both (T, k)."""
+    before = probability.cumsum(1) - probability
+    drawn = torch.multinomial(torch.where(before < top_p, probability, 0.0), 1, generator=generator)
+    return candidates.gather(1, drawn).squeeze(1)
+
+
+def _whole(
+    words: Words, hidden: Tensor, log_cluster: Tensor, temperature: float, generator: torch.Generator | None
+) -> Tensor:
+    """From all words."""
+    if temperature == 1 and (gpu := on_gpu(words, hidden)):
+        return gpu.draw(hidden, log_cluster, generator)
+    n_rows, sizes = hidden.shape[0], words.partition.sizes
+    drawn = torch.full((n_rows,), -1, dtype=torch.int64, device=hidden.device)
+    log_bound = max(0.0, 1 - 1 / temperature) * sizes.clamp(min=1).log()  # (C,) of log Z_c
+    # Less the largest before dividing: next to zero, a temperature takes everything else out of range.
+    tempered = (log_cluster - log_cluster.amax(1, keepdim=True)) / temperature + log_bound
+    proposal = tempered.softmax(1)
+    allowance = TRIAL * dense_cost(words, n_rows)
+    while True:
+        pending = (drawn < 0).nonzero().squeeze(1)
+        if not pending.numel():
+            return drawn
+        # Whether to go on must not depend on what was drawn: to give up draws that cost much would favour the others.
+        if temperature != 1 and allowance < 0:
+            break
+        cluster = torch.multinomial(proposal[pending], 1, generator=generator).squeeze(1)
+        allowance -= opening_cost(sizes, cluster, pending.numel())
+        keep, word = torch.rand(2, pending.numel(), generator=generator, dtype=torch.float64, device=hidden.device)
+
+        log_p, members = words.open(hidden, pending, cluster)  # (N, S)
+        up_to = (log_p.double() / temperature).exp().cumsum(1)
+        place = torch.searchsorted(up_to, (word * up_to[:, -1])[:, None], right=True)
+        place = torch.minimum(place, sizes[cluster, None] - 1)
+        kept = (keep < up_to[:, -1] * torch.exp(-log_bound[cluster].double())) | (temperature == 1)
+        drawn[pending] = torch.where(kept, members.gather(1, place).squeeze(1), -1)
+    log_p = words.log_prob(hidden[pending], log_cluster[pending])
+    log_p = ((log_p - log_p.amax(1, keepdim=True)) / temperature).softmax(1)
+    drawn[pending] = torch.multinomial(log_p, 1, generator=generator).squeeze(1)
+    return drawn
+
+
+def _nucleus(
+    words: Words,
+    hidden: Tensor,
+    log_cluster: Tensor,
+    temperature: float,
+    top_p: float,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """From the fewest words that hold a mass of p."""
+    drawn = torch.empty(hidden.shape[0], dtype=torch.int64, device=hidden.device)
+    rest = torch.ones_like(drawn, dtype=torch.bool)
+    # With a temperature, every word's share of the mass depends on all the others.
+    if temperature == 1 and not hidden.is_cuda:
+        values, candidates = attempt(words, hidden, log_cluster, min(NUCLEUS, words.partition.n_words), limit=0)
+        probability = values.exp()
+        rest = (values[:, -1] == -torch.inf) | (probability.sum(1) < top_p)
+        drawn[~rest] = _from_candidates(probability[~rest], candidates[~rest], top_p, generator)
+    values, candidates = words.log_prob(hidden[rest], log_cluster[rest]).sort(1, descending=True)
+    probability = ((values - values[:, :1]) / temperature).softmax(1)
+    drawn[rest] = _from_candidates(probability, candidates, top_p, generator)
+    return drawn

@@ -1,0 +1,215 @@
+"""The word level as it is asked: all words of some rows, or the clusters that rows ask for, nothing padded.
+
+Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.clustering.partition import Partition
+from coterie.cpu import spread
+from coterie.loss.dispatch import HAS_TRITON
+
+if TYPE_CHECKING:
+    from coterie.search.triton import GpuWords
+
+# Words fetched at a time: what is multiplied is then still in the cache, and the system need not find large memory.
+BLOCK = 2048
+# From so many rows on, clusters are normalised one by one, on all cores.
+MANY_ROWS = 32
+# So few clusters are opened before threads have begun.
+FEW_CLUSTERS = 4
+FEW_NUMBERS = 1 << 20
+# What a product for one cluster costs beside its arithmetic, in products of two vectors.
+ASKING = 1 << 13
+
+
+@dataclass(frozen=True)
+class Words:
+    """The word level: vectors, biases, and who sits with whom."""
+
+    weight: Tensor  # (V, D)
+    bias: Tensor | None  # (V,)
+    partition: Partition
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """`partition.offsets` as whole numbers."""
+        bounds: list[int] = self.partition.offsets.tolist()
+        return bounds
+
+    def members(self, cluster: int) -> Tensor:
+        """The words of a cluster, (S,)."""
+        return self.partition.words[self.bounds[cluster] : self.bounds[cluster + 1]]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """h_w · U^V + b: (T, D) → (T, V), in float32 at least."""
+        if hidden.device.type == "cpu" and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            return self.logits_by_word(hidden).T.contiguous()
+        exact = hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64)
+        if exact and not torch.is_autocast_enabled(hidden.device.type):
+            return F.linear(hidden, self.weight, self.bias)
+        return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
+
+    def logits_by_word(self, hidden: Tensor) -> Tensor:
+        """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
+        # So all cores take part, where a product with one vector is left to one of them: two cost half as much as one.
+        columns = (hidden.expand(2, -1).contiguous() if hidden.shape[0] == 1 else hidden).T
+        logits = (self.weight.to(hidden.dtype) @ columns)[:, : hidden.shape[0]]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if self.bias is None else logits + self.bias[:, None]
+
+    def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
+        if scratch is None:
+            rows = self.weight.index_select(0, words)
+        else:
+            rows = torch.index_select(self.weight, 0, words, out=scratch[: words.numel()])
+        return self._in_full(
+            hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias.index_select(0, words)
+        )
+
+    @staticmethod
+    def _in_full(logits: Tensor, bias: Tensor | None) -> Tensor:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits if bias is None else logits + bias
+
+    def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
+        if gpu := on_gpu(self, hidden):
+            return gpu.log_prob(hidden, log_cluster)
+        if hidden.is_cuda or torch.compiler.is_compiling():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
+        if hidden.shape[0] < MANY_ROWS and not torch.is_grad_enabled():
+            return self._log_prob_without_a_loop(hidden, log_cluster)
+        return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
+
+    def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """For a GPU and for few rows, where calls cost too much, and for a compiler, to which sizes are not known."""
+        logits = self.logits(hidden)
+        cluster_of = self.partition.cluster_of
+        # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
+        top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
+        top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # (T, C), -inf: empty
+        shifted = logits - top[:, cluster_of]
+        total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1, 0: an empty cluster
+        return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
+
+    def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+        """The same with the words in the partition's order."""
+        sizes = self.partition.sizes.tolist()
+        if torch.is_grad_enabled():
+            parts = torch.split(self.logits(hidden).index_select(1, self.partition.words), sizes, 1)
+            return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+        by_word = self.logits_by_word(hidden)
+        log_prob = by_word.new_empty(by_word.shape[::-1])
+        parts = torch.split(log_prob, sizes, 1)
+
+        def run(clusters: Iterator[int]) -> None:
+            for c in clusters:
+                found = by_word.index_select(0, self.members(c)).log_softmax(0)
+                torch.add(found.T, log_cluster[:, c, None], out=parts[c])
+
+        spread(run, range(len(parts)), _threads(log_prob))
+        return log_prob
+
+    def heads_of_clusters(self, by_word: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(w|c, h) of each cluster's best word, -inf: an empty one, and its log mass: (V, T) → (T, C) both."""
+        best = by_word.new_full((self.partition.n_clusters, by_word.shape[1]), -torch.inf)  # (C, T)
+        mass = torch.zeros_like(best)
+
+        def run(clusters: Iterator[int]) -> None:
+            for c in clusters:
+                found = by_word.index_select(0, self.members(c))  # (S, T)
+                # A log-softmax takes a fifth of a logsumexp's time, and its best word tells as much.
+                torch.amax(found.log_softmax(0), 0, out=best[c])
+                torch.sub(found.amax(0), best[c], out=mass[c])
+
+        filled = [c for c, size in enumerate(self.partition.sizes.tolist()) if size]
+        spread(run, filled, _threads(by_word))
+        return best.T, mass.T
+
+    def open(self, hidden: Tensor, row: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(w|c, h) and w for pairs of a row and a cluster, (P,) and (P,): both (P, S), -inf where no word is left.
+
+        `hidden` (T, D); S is that of the largest cluster asked for.
+        """
+        sizes, offsets = self.partition.sizes, self.partition.offsets
+        order = cluster.argsort(stable=True)
+        distinct, counts = cluster[order].unique_consecutive(return_counts=True)  # (Q,)
+        rows, row_at = row.unique(return_inverse=True)  # (R,), (P,)
+        column = torch.arange(int(sizes[distinct].max()), device=cluster.device)  # (S,)
+        inside = column < sizes[cluster, None]  # (P, S)
+        place = offsets[cluster, None] + torch.where(inside, column, 0)  # (P, S)
+        # One product of all rows with all words has most of it unasked; one for each cluster takes a call from Python.
+        unasked = int((sizes[distinct] * (rows.numel() - counts)).sum())
+        if unasked < ASKING * distinct.numel():
+            logits, starts = self._logits_together(hidden[rows], distinct)
+            at = starts[cluster, None] + torch.where(inside, column, 0)
+            found = logits.view(-1)[row_at[:, None] * logits.shape[1] + at]
+        else:
+            found = self._logits_one_by_one(hidden[row[order]], distinct.tolist(), counts.tolist(), column.numel())
+            found = torch.empty_like(found).index_copy_(0, order, found)
+        return found.masked_fill_(~inside, -torch.inf).log_softmax(1), self.partition.words[place]
+
+    def _logits_together(self, hidden: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
+        """Of all words of some clusters (Q,): (R, D) → (R, words), and where each cluster's begin (C,)."""
+        sizes = self.partition.sizes[clusters]
+        begin = sizes.cumsum(0) - sizes
+        starts = torch.zeros_like(self.partition.sizes).index_copy_(0, clusters, begin)
+        shift = (self.partition.offsets[clusters] - begin).repeat_interleave(sizes)
+        words = self.partition.words[torch.arange(shift.numel(), device=shift.device) + shift]
+        return self._logits_in_blocks(hidden, words), starts
+
+    def _logits_in_blocks(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """As `logits_of`, of many words."""
+        if words.device.type != "cpu" or words.numel() <= BLOCK:
+            return self.logits_of(hidden, words)
+        logits = hidden.new_empty(
+            hidden.shape[0], words.numel(), dtype=torch.promote_types(hidden.dtype, torch.float32)
+        )
+        blocks, parts = words.split(BLOCK), logits.split(BLOCK, 1)
+
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(BLOCK, self.weight.shape[1])
+            for at in places:
+                parts[at].copy_(self.logits_of(hidden, blocks[at], scratch))
+
+        spread(run, range(len(blocks)), torch.get_num_threads())
+        return logits
+
+    def _logits_one_by_one(self, hidden: Tensor, clusters: list[int], counts: list[int], width: int) -> Tensor:
+        """Of the words of each cluster for as many rows as ask for it, one after the other: (P, D) → (P, S)."""
+        found = hidden.new_empty(hidden.shape[0], width, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        xs, parts = hidden.split(counts), found.split(counts)  # cut at once: from Python, a cut takes long
+
+        def run(places: Iterator[int]) -> None:
+            scratch = self.weight.new_empty(width, self.weight.shape[1])
+            for at in places:
+                words = self.members(clusters[at])
+                parts[at][:, : words.numel()] = self.logits_of(xs[at], words, scratch)
+
+        spread(run, range(len(clusters)), _threads(self.weight) if len(clusters) > FEW_CLUSTERS else 1)
+        return found
+
+
+def on_gpu(words: Words, hidden: Tensor) -> "GpuWords | None":
+    """The words as the kernels search them, where they can: on a GPU, and where no gradient is asked for."""
+    if not hidden.is_cuda or torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    if not HAS_TRITON or hidden.dtype == torch.float64:
+        return None
+    from coterie.search.triton import GpuWords  # imported when it is first used: a CPU does without triton
+
+    return GpuWords.of(words.weight, words.bias, words.partition)
+
+
+def _threads(numbers: Tensor) -> int:
+    """How many threads to work on so many numbers with: a few are done before threads have begun."""
+    return torch.get_num_threads() if numbers.device.type == "cpu" and numbers.numel() > FEW_NUMBERS else 1

@@ -1,0 +1,377 @@
+"""The layer: a two-level softmax whose clusters organise themselves while the model trains.
+
+Shapes: T tokens, D width, V words (classes), C clusters, S most words in a cluster.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from coterie import memory, recorded
+from coterie.checkpoint import why_unfit
+from coterie.checks import check_counts, check_options, cluster_capacity, default_budget, default_clusters
+from coterie.clustering.assignment import BLOCK_SCORES, assign
+from coterie.clustering.partition import Partition, random_partition
+from coterie.clustering.prior import Prior, log_frequency
+from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
+from coterie.faults import Faults, check_target
+from coterie.inference import Answers
+from coterie.kernels.streams import beside
+from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
+from coterie.loss.grouping import Grouping
+from coterie.loss.levels import split
+from coterie.metrics import Measures, Meter, Reorganization
+from coterie.projection import ACTIVATIONS, plain
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class HeadOutput(NamedTuple):
+    """What `forward` returns, as `torch.nn.AdaptiveLogSoftmaxWithLoss` does."""
+
+    output: Tensor  # log P(target), in the target's shape; 0 where ignored
+    loss: Tensor
+
+
+class SelfOrganizedSoftmax(Answers):
+    """Exact P(w|h) = P(c|h) · P(w|c, h) over V classes at a cost of O(√V), for training and for search.
+
+    Call `step()` after every `optimizer.step()`: each `reorganize_every` updates it moves words to the clusters that
+    predict them best. Word vectors never move; a partition is index tensors beside them.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        counts: Tensor | Sequence[int] | None = None,
+        *,
+        n_clusters: int | None = None,
+        gamma: float = 1.5,
+        frequency_budget: float | None = None,
+        reorganize_every: int | None = 1000,
+        reorganize_until: int | None = None,
+        statistic: Literal["mean_hidden", "table"] = "mean_hidden",
+        smoothing: Smoothing = "mean",
+        score: Literal["information", "paper"] = "information",
+        projection: bool = True,
+        activation: str | None = None,
+        bias: bool = True,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        partition: Partition | None = None,
+        backend: Backend = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Builds the layer.
+
+        in_features: D, the width of the hidden vectors. n_classes: V.
+        counts: (V,) how often each class occurs in the training data; None: counted while training.
+        n_clusters: C (√V, from 64 on up to a multiple of 8). gamma: a cluster holds at most γ√V words.
+        frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
+            or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
+        reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
+        reorganize_until: the update after which words stay where they are; None: they never settle.
+        statistic: what is remembered of a word: the mean of h, V × D, or the paper's table, V × C.
+        smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
+        score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
+            words that the cluster predicts.
+        projection: a linear map of h for each level; activation: what follows it ("relu", "tanh" or "gelu").
+        label_smoothing: ε at each level: spread over the clusters, and over the words of the target's cluster.
+        partition: where to start (a random one otherwise). backend: how the in-cluster loss is computed.
+        """
+        super().__init__()
+        check_options(
+            in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
+            reorganize_every=reorganize_every, reorganize_until=reorganize_until, label_smoothing=label_smoothing,
+            frequency_budget=frequency_budget, ignore_index=ignore_index,
+            projection=(projection, (True, False)), bias=(bias, (True, False)),
+            statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
+            score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
+            activation=(activation, (None, *ACTIVATIONS)), backend=(backend, BACKENDS),
+        )  # fmt: skip
+        if backend == "triton" and not HAS_TRITON:
+            raise ValueError('backend="triton" needs the package triton: install it, or use backend="auto"')
+        self.in_features, self.n_classes = in_features, n_classes
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+        self.reorganize_every, self.reorganize_until = reorganize_every, reorganize_until
+        self.score, self.activation, self.backend = score, activation, backend
+        self.counting = counts is None
+        counted = (
+            torch.zeros(n_classes, dtype=torch.int64, device="cpu")
+            if counts is None
+            else check_counts(counts, n_classes)
+        )
+
+        if partition is not None:
+            if partition.n_words != n_classes or n_clusters not in (None, partition.n_clusters):
+                raise ValueError(
+                    f"the partition seats {partition.n_words} words in {partition.n_clusters} clusters; expected "
+                    f"{n_classes} words" + ("" if n_clusters is None else f" in {n_clusters} clusters")
+                )
+            n_clusters = partition.n_clusters
+        self.n_clusters = n_clusters or default_clusters(n_classes)
+        self.capacity = capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
+        self.frequency_budget = frequency_budget or default_budget(n_classes, self.n_clusters, capacity)
+        if partition is None:
+            partition = random_partition(counted, self.n_clusters, capacity, self._budget(counted))
+        else:
+            # A copy: reorganising one layer must not move another's words. It may seat more than γ√V together.
+            partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity))
+        self.partition = partition.to(device)
+        self.register_buffer("counts", counted.to(device))
+
+        kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
+        self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
+        self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
+        self.prior = Prior(self.n_clusters, device) if bias else None
+        self.weight = nn.Parameter(memory.in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
+        self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
+        self.reset_parameters()
+
+        self.statistic: Statistic | None = None
+        if reorganize_every is not None:
+            if statistic == "table":
+                self.statistic = Table(n_classes, self.n_clusters, smoothing, device)
+            else:
+                self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
+        self.meter = Meter(device)
+        self.faults = Faults(n_classes, ignore_index, device)
+        self.updates = 0
+        self._reminded = False
+
+    counts: Tensor  # (V,) occurrences of each class
+
+    @classmethod
+    def as_in_paper(
+        cls, in_features: int, n_classes: int, counts: Tensor | Sequence[int] | None = None, **options: Any
+    ) -> Self:
+        """The layer as the paper prints it: ReLU, no biases, a table smoothed by λ = 1/f, the plain score.
+
+        Two things it leaves open: √V is rounded up, and where a budget of 0.1 might leave words without a place, in
+        vocabularies under 900 words, it is the least that never does.
+        """
+        printed = {
+            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000,
+            "statistic": "table", "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu",
+            "bias": False,
+        }  # fmt: skip
+        return cls(in_features, n_classes, counts, **{**printed, **options})
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters, biases from the counts as they are now; the partition and what is remembered stay."""
+        bound = 1 / math.sqrt(self.in_features)
+        for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+        if self.bias is not None and self.prior is not None:
+            with torch.no_grad():
+                self.bias.copy_(log_frequency(self.counts))
+            self.prior.start(self.counts, self.partition.cluster_of)
+        if self.projection is not None:
+            if self.activation is None:
+                # Two identities: the layer starts as one without projections, and trains better for it.
+                with torch.no_grad():
+                    self.projection.weight.copy_(torch.eye(self.in_features).repeat(2, 1))
+            else:
+                self.projection.reset_parameters()
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        """log P(target) and the loss. `hidden` (..., D), `target` (...).
+
+        Inside of a backward nothing is counted or remembered: a batch computed there is one computed again. On a GPU
+        steps of a shape that comes again and again are soon replayed as CUDA graphs (`recorded.py`).
+        """
+        self._check_hidden(hidden)
+        target = check_target(hidden, target)
+        usual = hidden.is_cuda and not torch.compiler.is_compiling() and plain(self.projection)
+        if self.training and usual and choose(self.backend, hidden).recordable:
+            return HeadOutput(*recorded.step(self, *self._recorded(), self._step, hidden, target))
+        return HeadOutput(*self._step(hidden, target))
+
+    def _step(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(target) (...) and the loss, of hidden vectors (..., D) and targets (...) that were checked."""
+        shape = target.shape
+        target = target.reshape(-1)  # (T,)
+        ways = choose(self.backend, hidden)
+        with beside(hidden) as join:
+            word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
+        if not (self.training and hidden.is_cuda):
+            self.faults.look()  # step() does it else: even asking without waiting takes the host time
+        hidden = hidden.reshape(-1, self.in_features)  # (T, D)
+        seen, word_hidden, cluster_weight = self._levels(hidden)
+        join()
+        log_p = ways.two_level(
+            seen, word_hidden, cluster_weight, self._cluster_shift(), self.weight, self.bias, word, self.partition,
+            grouping,
+        )  # fmt: skip
+        n_used = grouping.starts[-1]
+        sums, tally = self.meter.row(), self.faults.tally
+        if again := in_backward():  # as `torch.utils.checkpoint` does
+            sums, tally = sums.clone(), tally.clone()
+        output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, sums, tally)
+        if self.training and self.statistic is not None and not again:
+            own = hidden if self.activation is None else split(seen, None, self.in_features)[0]
+            self._remember(self.statistic, ways, own, word, grouping, sound)
+        output = output.reshape(shape)
+        if not self.label_smoothing and self.reduction == "mean":
+            return output, loss
+        per_token = -output
+        if self.label_smoothing:
+            even = (log_p.mean_cluster + log_p.mean_word).reshape(shape)
+            per_token = -(1 - self.label_smoothing) * output - self.label_smoothing * even
+            loss = per_token.sum() / n_used.clamp(min=1)
+        if self.reduction != "mean":
+            loss = per_token if self.reduction == "none" else per_token.sum()
+        return output, loss
+
+    def step(self) -> Reorganization | None:
+        """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after
+        `optimizer.step()`."""
+        self.updates += 1
+        self.faults.look()
+        self.faults.stepped()
+        settled = self.reorganize_until is not None and self.updates > self.reorganize_until
+        if settled or self.reorganize_every is None or self.updates % self.reorganize_every:
+            return None
+        try:
+            return self.reorganize()
+        except ValueError as error:
+            warnings.warn(f"the clusters stay as they are: {error}", UserWarning, stacklevel=2)
+            return None
+
+    @torch.no_grad()
+    def reorganize(self) -> Reorganization:
+        """The E-step, now: every word remembered goes to its best cluster with room, frequent words first."""
+        if self.statistic is None:
+            raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
+        seen = self.statistic.seen
+        before = self.partition.cluster_of
+        with torch.autocast(before.device.type, enabled=False):  # scores are not to be rounded
+            cluster_of = assign(
+                self._scores(self.statistic), self.counts, self.n_clusters, self.capacity,
+                self._budget(self.counts), settled=torch.where(seen, -1, before),
+            )  # fmt: skip
+        moved = cluster_of != before
+        mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
+        sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
+        words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
+        if self.prior is not None:
+            self.prior.move(self.counts, before, cluster_of)
+        self.partition.assign_(cluster_of)
+        return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+
+    def measures(self, reset: bool = True) -> Measures:
+        """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
+        return self.meter.read(reset)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _recorded(self) -> tuple[Hashable, recorded.Reads]:
+        """What a recording of a step depends on, beside memory and shapes, and what it reads."""
+        smoothing = None if self.statistic is None else self.statistic.smoothing
+        settings = (self.reduction, self.label_smoothing, self.activation, self.faults.ignore_index, self.counting)
+        projection = self.projection
+        maps = () if projection is None else (projection.weight, projection.bias)
+        seats = self.partition.cluster_of, self.partition.words, self.partition.offsets
+        own = self.weight, self.bias, self.cluster_weight, self.cluster_bias
+        return (*settings, smoothing), recorded.Reads((*own, *maps), seats)
+
+    @torch.no_grad()
+    def _remember(
+        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
+    ) -> None:
+        """Tells the statistic of a batch: `hidden` (T, D), `word` (T,), `sound` ()."""
+        sample = statistic.sample(hidden.detach(), self._cluster_vectors)
+        if self.counting:
+            self.counts.index_add_(0, word.clamp(min=0), ((word >= 0) & sound).to(torch.int64))
+        ways.remember(statistic, sample, word, grouping, self.counts, sound)
+        if not word.is_cuda:
+            self._remind()
+
+    def _scores(self, statistic: Statistic) -> Callable[[Tensor], Tensor]:
+        """words (B,) → how well each cluster suits them (B, C)."""
+
+        vectors, biases = self._cluster_vectors()
+
+        def logits(words: Tensor) -> Tensor:
+            return statistic.logits(words, vectors, biases)
+
+        if self.score == "paper":
+            return logits
+        seen = statistic.seen.nonzero().squeeze(1)
+        if not seen.numel():
+            return logits
+        log_share = log_cluster_share(logits, seen, self.counts, BLOCK_SCORES // self.n_clusters)  # (C,)
+        return lambda words: logits(words).sub_(log_share)
+
+    def _budget(self, counts: Tensor) -> int:
+        """The frequency budget in occurrences."""
+        # No cluster ever reaches twice of everything: a larger budget means the same.
+        return max(1, math.ceil(min(self.frequency_budget, 2.0) * int(counts.sum())))
+
+    def _remind(self) -> None:
+        """Warns once if the layer has been trained long without step(); waits for the device."""
+        if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
+            return
+        forwards = self.faults.unstepped()
+        if forwards >= max(2 * self.reorganize_every, 1000):
+            self._reminded = True
+            warnings.warn(
+                f"{forwards} training batches and no step(): the clusters stay random. Call head.step() after every "
+                "optimizer.step(), or build the layer with reorganize_every=None to keep its partition",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        if not mode:
+            self._remind()
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, n_classes={self.n_classes}, n_clusters={self.n_clusters}, "
+            f"reorganize_every={self.reorganize_every}"
+        )
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "updates"] = torch.tensor(self.updates)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        extra: Any,
+        errors: Any,
+    ) -> None:
+        # Refused here, before anything of this layer is overwritten.
+        shape = (self.n_classes, self.n_clusters, self.in_features)
+        kind = None if self.statistic is None else self.statistic.NAME
+        if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
+            raise RuntimeError(reason)
+        if self.prior is not None and (learned := state_dict.get(prefix + "cluster_bias")) is not None:
+            # One of before there was a prior means what it meant.
+            state_dict.setdefault(prefix + "prior.shift", torch.zeros(self.n_clusters, device=learned.device))
+        updates = state_dict.get(prefix + "updates")
+        if updates is not None:
+            self.updates = int(updates)
+        elif strict:
+            missing.append(prefix + "updates")
+        rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
+        super()._load_from_state_dict(rest, prefix, metadata, strict, missing, extra, errors)

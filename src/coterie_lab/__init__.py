@@ -1,0 +1,1 @@
+"""The laboratory: command line, baselines, models, data, trainer, experiments, explorer and benchmarks."""

@@ -1,0 +1,1 @@
+"""Benchmarks: every head side by side, on this machine."""

@@ -1,0 +1,1 @@
+"""From sources to memory-mapped ids: text, pairs, and a generated language."""

@@ -1,0 +1,272 @@
+"""Text to ids: a vocabulary, and the text as arrays on the disk that are mapped, not loaded.
+
+Words are what `str.split` finds. The text is read twice in blocks, first to count its words, then to write their ids,
+so memory holds the distinct words and the development part's characters, never the text.
+
+Shapes: V words, T tokens.
+"""
+
+import hashlib
+import json
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import coterie
+from coterie_lab.data.arrays import Ids, Writer, dtype_of, mapped, refuse, to_disk, whole
+from coterie_lab.data.sources import Progress, advancing, find, read
+
+UNK, EOS = "<unk>", "<eos>"
+VOCABULARY = "vocabulary.json"
+PARTS = ("train", "dev", "test")
+FORMAT, VERSION = "coterie-corpus", 1
+DEV_CHARS = 1_000_000  # of a text whose split is not given; a tenth of it if it is shorter than ten times that
+LONGEST = 1_000_000  # characters of a word: more is text that nobody has split into words
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared text: its words, how often each occurs in the training part, and the ids of its parts."""
+
+    path: Path
+    words: list[str]
+    counts: Tensor  # (V,) int64
+    train: Ids  # (T,) mapped from the disk, as are the others
+    dev: Ids
+    test: Ids | None
+    source: dict[str, Any]  # the files and settings it was prepared from
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Corpus":
+        """Opens what `prepare` wrote; refuses what is not whole."""
+        path = Path(path)
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is no folder: give one that `coterie lm prepare` wrote")
+        try:
+            saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
+            if saved["format"] != FORMAT:
+                raise ValueError(f"{VOCABULARY} has format {saved['format']!r}, expected {FORMAT!r}")
+            if saved["version"] != VERSION:
+                raise ValueError(f"it has version {saved['version']}, this coterie reads {VERSION}")
+            words, counts, tokens = saved["words"], saved["counts"], saved["tokens"]
+            if len(words) != len(counts) or words[0] != UNK:
+                raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
+            if sum(counts) != tokens["train"]:
+                raise ValueError(f"the counts sum to {sum(counts)}, the training part has {tokens['train']} tokens")
+            ids = {part: mapped(path / f"{part}.npy", tokens[part], dtype_of(len(words))) for part in tokens}
+            test = ids.get("test")
+            return cls(
+                path, words, torch.tensor(counts, dtype=torch.int64), ids["train"], ids["dev"], test, saved["source"]
+            )
+        except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
+            why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(
+                f"{path} is not a whole corpus ({why}): write it again with `coterie lm prepare`"
+            ) from error
+
+    @property
+    def n_words(self) -> int:
+        """V."""
+        return len(self.words)
+
+    @property
+    def unk(self) -> int:
+        """The id of every word that is not in the vocabulary."""
+        return 0
+
+    def ids(self, tokens: list[str]) -> list[int]:
+        """The tokens' ids."""
+        return [self._id_of.get(token, self.unk) for token in tokens]
+
+    @cached_property
+    def _id_of(self) -> dict[str, int]:
+        return {word: n for n, word in enumerate(self.words)}
+
+
+def prepare(
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    min_count: int = 1,
+    max_vocab: int | None = None,
+    dev_chars: int | None = None,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    lower: bool = False,
+    eos: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Writes the folder `out` from text, and opens it.
+
+    The vocabulary has the words that occur at least `min_count` times in the training part, at most `max_vocab` of
+    them with `<unk>` (and `<eos>`, which `eos` puts at every line's end). The development part is the file `dev`, or
+    the last `dev_chars` characters of the text; if neither is given, the last million, or a tenth of a text shorter
+    than ten million. `progress` hears of the bytes read so far and in all.
+    """
+    out = Path(out)
+    sources = [sources] if isinstance(sources, (str, Path)) else sources
+    _check(min_count=(min_count, 1), max_vocab=(max_vocab, 2), dev_chars=(dev_chars, 1))
+    if dev is not None and dev_chars is not None:
+        raise ValueError(
+            "dev and dev_chars were both given: the development part is a file or the text's end, not both"
+        )
+    refuse(out, force, [VOCABULARY, *(f"{part}.npy" for part in PARTS)])
+    settings = {"min_count": min_count, "max_vocab": max_vocab, "dev_chars": dev_chars, "lower": lower, "eos": eos}
+    apart = {part: Path(path) for part, path in (("dev", dev), ("test", test)) if path is not None}
+    files = {part: find([path]) for part, path in apart.items()}
+    files["train"] = find(sources, [file.path for part in apart for file in files[part]], progress)
+    size = {part: sum(file.size for file in found) for part, found in files.items()}
+    advance = advancing(progress, sum(size.values()) + size["train"])  # the training part twice
+
+    cut = None if "dev" in apart else Cut(dev_chars)
+    blocks = read(files["train"], advance)
+    counts: Counter[str] = Counter()
+    for tokens in split(cut.training_part(blocks) if cut else blocks, lower, eos):
+        counts.update(tokens)
+    words, kept = vocabulary(counts, min_count, max_vocab, always=[EOS] if eos else [])
+    id_of = {word: n for n, word in enumerate(words)}
+    if cut:
+        settings["dev_chars"] = cut.dev_chars
+
+    with whole(out, force) as folder:
+        lengths = {}
+        blocks = read(files["train"], advance)
+        texts = dict(zip(PARTS, cut.parts(blocks), strict=False)) if cut else {"train": blocks}
+        for part, text in chain(texts.items(), ((part, read(files[part], advance)) for part in apart)):
+            lengths[part] = _write(folder / f"{part}.npy", split(text, lower, eos), id_of)
+            if lengths[part] == 0:
+                raise ValueError(f"the {part} part holds no words: give a text, or a split, that leaves it some")
+        source = {
+            "coterie": coterie.__version__,
+            "settings": settings,
+            "files": {
+                part: [{"name": file.path.name, "bytes": file.size, "sha256": file.sha256} for file in files[part]]
+                for part in PARTS
+                if part in files
+            },
+        }
+        saved = {"format": FORMAT, "version": VERSION, "tokens": lengths, "words": words, "counts": kept}
+        with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
+            json.dump({**saved, "source": source}, file, ensure_ascii=False)
+            to_disk(file)
+    return Corpus.open(out)
+
+
+def digest(words: list[str], counts: Tensor, source: dict[str, Any]) -> str:
+    """What tells prepared text from all other: sixteen letters of its words, counts (V,), settings and files."""
+    files = [[file["sha256"] for file in files] for files in source.get("files", {}).values()]
+    told = [words, counts.tolist(), source.get("settings"), files]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def split(blocks: Iterable[str], lower: bool = False, eos: bool = False) -> Iterator[list[str]]:
+    """The tokens of a text in lists, a word that two blocks share put together."""
+    rest, last = "", "\n"
+    for block in blocks:
+        text = rest + block
+        last = text[-1:] or last
+        rest = "" if last.isspace() else text.rsplit(None, 1)[-1]
+        if len(rest) > LONGEST:
+            raise ValueError(
+                f"the text has a word of more than {LONGEST:,} characters, {rest[:20]!r}…: words are separated by "
+                "spaces or line ends; put them there first"
+            )
+        yield tokens_of(text[: len(text) - len(rest)], lower, eos)
+    yield tokens_of(rest + ("\n" if eos and last != "\n" else ""), lower, eos)
+
+
+def tokens_of(text: str, lower: bool, eos: bool) -> list[str]:
+    """Those of a text that is whole; its last line ends only where a line's end is."""
+    text = text.lower() if lower else text
+    return (text.replace("\n", f" {EOS} ") if eos else text).split()
+
+
+def vocabulary(
+    counts: Counter[str], min_count: int, max_vocab: int | None, always: Sequence[str] = ()
+) -> tuple[list[str], list[int]]:
+    """`<unk>`, then the words to keep from frequent to rare, equal ones by the alphabet; and their counts (V,)."""
+    words = [word for word, n in counts.items() if word != UNK and (n >= min_count or word in always)]
+    words.sort(key=lambda word: (word not in always, -counts[word], word))
+    del words[len(words) if max_vocab is None else max_vocab - 1 :]
+    words.sort(key=lambda word: (-counts[word], word))
+    if not counts:
+        raise ValueError("the text to train on holds no words: give more text, or a shorter development part")
+    if not words:
+        raise ValueError(
+            f"the vocabulary has fewer than 2 words: none of {len(counts):,} different ones occurs {min_count:,} times "
+            f"in {counts.total():,}; lower min_count, or give more text"
+        )
+    kept = [counts[word] for word in words]
+    return [UNK, *words], [counts.total() - sum(kept), *kept]
+
+
+@dataclass
+class Cut:
+    """Where a text is cut in two: its last characters are the development part.
+
+    How long the text is, only its end tells. Until then as many characters are held back as may belong to the
+    development part; afterwards the place is known.
+    """
+
+    dev_chars: int | None
+    train_chars: int = field(default=0, init=False)
+
+    def training_part(self, blocks: Iterable[str]) -> Iterator[str]:
+        """The training part of a text read for the first time."""
+        held: deque[str] = deque()
+        length = n_held = 0
+        for block in blocks:
+            held.append(block)
+            length, n_held = length + len(block), n_held + len(block)
+            while n_held - len(held[0]) >= (self.dev_chars or DEV_CHARS):
+                n_held -= len(held[0])
+                yield held.popleft()
+        if self.dev_chars is None:
+            self.dev_chars = min(DEV_CHARS, length // 10)
+        if self.dev_chars >= length:
+            raise ValueError(
+                f"the development part was to be the last {self.dev_chars:,} characters of a text of {length:,}: ask "
+                "`coterie lm prepare` for fewer, or give it a file of its own"
+            )
+        self.train_chars = length - self.dev_chars
+        left = n_held - self.dev_chars
+        for block in held:
+            yield block[: max(left, 0)]
+            left -= len(block)
+
+    def parts(self, blocks: Iterator[str]) -> tuple[Iterator[str], Iterator[str]]:
+        """The training part, and the development part once that has been read."""
+        after: list[str] = []
+
+        def training_part() -> Iterator[str]:
+            left = self.train_chars
+            for block in blocks:
+                yield block[:left]
+                if len(block) >= left:
+                    after.append(block[left:])
+                    return
+                left -= len(block)
+
+        return training_part(), chain(after, blocks)
+
+
+def _write(path: Path, text: Iterable[list[str]], id_of: dict[str, int]) -> int:
+    """Writes the ids of a text and says how many they are."""
+    with Writer(path, dtype_of(len(id_of))) as array:
+        for tokens in text:
+            array.add(map(id_of.get, tokens, repeat(0)), len(tokens))
+    return array.length
+
+
+def _check(**options: tuple[int | None, int]) -> None:
+    for name, (value, least) in options.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}; got {value}")

@@ -1,0 +1,166 @@
+"""Prepared pairs: a vocabulary for both sides, and the words of each side as arrays on the disk that are mapped.
+
+Both sides are one long array of ids and the places where each row ends. Every title ends with `<eos>`, so that the
+titles one after the other, or sentences and titles in turn, are also a text for a language model.
+
+Shapes: N pairs, V words, T words of a side.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie_lab.data.arrays import dtype_of, mapped
+from coterie_lab.data.corpus import EOS, UNK, VOCABULARY
+from coterie_lab.data.corpus import Corpus as Text
+
+PARTS = ("train", "valid", "test")
+SIDES = ("article", "title")
+FORMAT, VERSION = "coterie-pairs", 1
+ENDS = np.dtype(np.int64)
+BLOCK = 1 << 16  # pairs put into a text at a time
+Reading = Literal["both", "titles"]  # what a language model reads of the pairs
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows of words, one after the other."""
+
+    ids: NDArray[Any]  # (T,)
+    ends: NDArray[np.int64]  # (N,) where each row ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(N,) where each row starts."""
+        return np.concatenate(([0], self.ends[:-1]))
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) the words of each row."""
+        return self.ends - self.starts
+
+    def padded(self, rows: NDArray[np.int64], width: int, padding: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Some rows side by side, (rows, width), filled up with one number or with (rows, width) of them; what is
+        longer than the width is cut."""
+        at = self.starts[rows, None] + np.arange(width)
+        inside = np.arange(width) < self.lengths[rows, None]
+        words = self.ids[np.where(inside, at, 0)].astype(np.int64)
+        return np.where(inside, words, padding)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sentences and their titles; row by row a pair."""
+
+    article: Side
+    title: Side  # each row ends with <eos>
+
+    def __len__(self) -> int:
+        return len(self.article)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Everything prepared: the words, how often each occurs in the training titles, and the parts."""
+
+    path: Path
+    words: list[str]
+    counts: Tensor  # (V,) int64
+    parts: dict[str, Part]
+    source: dict[str, Any]  # the files and settings it was prepared from, and what was left out
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Pairs":
+        """Opens what `prepare` wrote; refuses what is not whole."""
+        path = Path(path)
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is no folder: give one that `coterie summarize prepare` wrote")
+        try:
+            saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
+            if saved["format"] != FORMAT or saved["version"] != VERSION:
+                raise ValueError(
+                    f"{VOCABULARY} has format {saved['format']!r} {saved['version']}, expected {FORMAT!r} {VERSION}"
+                )
+            words, counts = saved["words"], saved["counts"]
+            if len(words) != len(counts) or words[0] != UNK or EOS not in words:
+                raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
+            parts = {part: _part(path, part, sizes, len(words)) for part, sizes in saved["parts"].items()}
+            return cls(path, words, torch.tensor(counts, dtype=torch.int64), parts, saved["source"])
+        except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
+            why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is not whole ({why}): write it again with `coterie summarize prepare`") from error
+
+    @property
+    def n_words(self) -> int:
+        """V."""
+        return len(self.words)
+
+    @cached_property
+    def eos(self) -> int:
+        """The word that ends every title, and comes before its first."""
+        return self.words.index(EOS)
+
+    def part(self, name: str) -> Part:
+        """A part; one that is not there is named."""
+        if name not in self.parts:
+            raise ValueError(f"{self.path} has no part {name!r}; it has {', '.join(self.parts)}")
+        return self.parts[name]
+
+    def text(self, part: str, side: str) -> list[str]:
+        """The rows of a part as text, with the words that are not in the vocabulary; not of the training part."""
+        return (self.path / text_name(part, side)).read_text(encoding="utf-8").splitlines()
+
+    def language(self, reading: Reading) -> Text:
+        """The text of a language model over the same words: the titles, or every sentence with its title behind it."""
+        parts = self.part("train"), self.part("valid")
+        if reading == "titles":
+            (train, valid), counts = (part.title.ids for part in parts), self.counts
+        else:
+            train, valid = (_in_turn(part, self.eos) for part in parts)
+            counts = torch.from_numpy(np.bincount(train, minlength=self.n_words))
+        return Text(self.path, self.words, counts, train, valid, None, self.source)
+
+
+def _in_turn(part: Part, eos: int) -> NDArray[Any]:
+    """Each sentence, its end and its title, one pair after the other: (T,)."""
+    article, title = part.article, part.title
+    text = np.full(len(article.ids) + len(part) + len(title.ids), eos, dtype=article.ids.dtype)
+    for begin in range(0, len(part), BLOCK):  # places take many times the memory of the words themselves
+        end = min(begin + BLOCK, len(part))
+        some, pair = slice(begin, end), np.arange(begin, end)  # as many sentences have ended before a pair
+        # A side's words move by as much as the other side has before them.
+        for side, shift in ((article, title.starts[some] + pair), (title, article.ends[some] + pair + 1)):
+            ids = side.ids[side.starts[begin] : side.ends[end - 1]]
+            text[side.starts[begin] + np.arange(len(ids)) + np.repeat(shift, side.lengths[some])] = ids
+    return text
+
+
+def text_name(part: str, side: str) -> str:
+    return f"{part}.{side}.txt"
+
+
+def array_names(part: str, side: str) -> tuple[str, str]:
+    """Of the ids, and of the rows' ends."""
+    return f"{part}.{side}.npy", f"{part}.{side}.ends.npy"
+
+
+def _part(path: Path, part: str, sizes: dict[str, int], n_words: int) -> Part:
+    sides = []
+    for side in SIDES:
+        ids, ends = array_names(part, side)
+        sides.append(
+            Side(mapped(path / ids, sizes[side], dtype_of(n_words)), mapped(path / ends, sizes["pairs"], ENDS))
+        )
+        if sides[-1].ends[-1] != sizes[side]:
+            raise ValueError(f"{ends} ends at {sides[-1].ends[-1]}, {ids} at {sizes[side]}")
+    return Part(*sides)

@@ -1,0 +1,219 @@
+"""From pairs of text to a folder of ids: normalised, filtered, split, numbered.
+
+Raw text is tokenised once: what is kept goes into a file beside the folder's others, from which the words are counted
+and then numbered. Memory holds the distinct words and eight bytes a sentence, never the text.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import coterie
+from coterie_lab.data import normalise
+from coterie_lab.data.arrays import Writer, dtype_of, refuse, to_disk, whole
+from coterie_lab.data.corpus import EOS, UNK, VOCABULARY, vocabulary
+from coterie_lab.data.filters import Filter, Limits
+from coterie_lab.data.pair_sources import Layout, find
+from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, VERSION, Pairs, array_names, text_name
+
+WORDS = 69_000  # the paper's vocabulary
+HELD_OUT = 2000  # pairs for each of valid and test; of few pairs a twenty-fifth
+Kept = tuple[str, str]  # sentence and title, tokens with spaces between
+
+
+def prepare(
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    max_vocab: int = WORDS,
+    min_count: int = 1,
+    source_words: bool = False,
+    valid: int | None = None,
+    test: int | None = None,
+    seed: int = 0,
+    limits: Limits | None = None,
+    force: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Pairs:
+    """Writes the folder `out` from pairs, and opens it.
+
+    The vocabulary of both sides has the `max_vocab` most frequent words of the training titles, those that occur at
+    least `min_count` times there; `source_words`: filled up with the most frequent words of the sentences. From pairs
+    that are not split, `valid` and `test` of them are drawn by the seed. `progress` hears of the pairs read.
+    """
+    out = Path(out)
+    for name, value, least in (("max_vocab", max_vocab, 3), ("min_count", min_count, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}; got {value}")
+    limits = limits or Limits()
+    names = [name for part in PARTS for side in SIDES for name in (*array_names(part, side), text_name(part, side))]
+    refuse(out, force, [VOCABULARY, *names])
+    layout = find([sources] if isinstance(sources, str | Path) else sources)
+    with whole(out, force) as folder:
+        filters = Filter(limits)
+        read = _normalise(folder, layout, filters, progress)
+        try:
+            splits = _split(read, layout, valid, test, seed)
+        except ValueError as error:
+            left_out = ", ".join(f"{n:,} {why}" for why, n in filters.counted.most_common())
+            raise ValueError(f"{error} (left out: {left_out or 'none'})") from None
+        titles, articles = _count(folder, splits["train"])
+        counts = titles + Counter({EOS: len(splits["train"][1])})
+        words, kept = vocabulary(counts, min_count, max_vocab, always=[EOS])
+        if source_words:
+            known = set(words)
+            more = [word for word in articles if word not in known and word != UNK]
+            words += sorted(more, key=lambda word: (-articles[word], word))[: max_vocab - len(words)]
+            kept += [0] * (len(words) - len(kept))
+        parts = {part: _number(folder, part, *split, words) for part, split in splits.items()}
+        for name in {name for name, _ in splits.values()}:
+            (folder / name).unlink()
+        source = {
+            "coterie": coterie.__version__,
+            # `lower` and `eos` say how a language model of the pairs splits its text.
+            "settings": {
+                "raw": layout.raw, "lower": True, "eos": True, "seed": seed, "min_count": min_count,
+                "max_vocab": max_vocab, "source_words": source_words, **asdict(limits),
+            },
+            "files": {part: _described(files) for part, files in layout.files.items()},
+            "read": {part: n for part, (_, n) in read.items()},
+            "left_out": dict(filters.counted.most_common()),
+        }  # fmt: skip
+        saved = {"format": FORMAT, "version": VERSION, "parts": parts, "words": words, "counts": kept, "source": source}
+        with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
+            json.dump(saved, file, ensure_ascii=False)
+            to_disk(file)
+    return Pairs.open(out)
+
+
+def _normalise(
+    folder: Path, layout: Layout, filters: Filter, progress: Callable[[int], None] | None
+) -> dict[str, tuple[int, int]]:
+    """Writes the tokens of every pair kept, a file for each part; how many were kept, and read."""
+    sides = (normalise.article, normalise.title) if layout.raw else (normalise.ready, normalise.ready)
+    counted, so_far = {}, 0
+    for part in layout.files:
+        kept = read = 0
+        with (folder / _between(part)).open("w", encoding="utf-8") as file:
+            for raw_article, raw_title in layout.pairs(part):
+                read += 1
+                article, title = sides[0](raw_article), sides[1](raw_title)
+                # A test that others have chosen is left as it is.
+                if part == "test" or filters.keeps(article, title):
+                    file.write(f"{' '.join(article)}\t{' '.join(title)}\n")
+                    kept += 1
+                so_far += 1
+                if progress is not None and so_far % 1000 == 0:
+                    progress(so_far)
+        counted[part] = (kept, read)
+    return counted
+
+
+Split = tuple[str, NDArray[np.int64]]  # a file between, and which of its lines, ascending
+
+
+def _split(
+    read: dict[str, tuple[int, int]], layout: Layout, valid: int | None, test: int | None, seed: int
+) -> dict[str, Split]:
+    """Which lines belong to each part."""
+    n_train, n_read = read["train"]
+    if not n_train:
+        raise ValueError(
+            f"none of {n_read:,} pairs passed the filters: loosen them (--shortest-article, --shortest-title, …)"
+        )
+    wanted = {"valid": valid, "test": test}
+    drawn: dict[str, Split] = {}
+    luck = np.random.default_rng(seed)
+    order = luck.permutation(n_train)
+    taken = 0
+    for part, n in wanted.items():
+        if part not in layout.files:
+            if part == "test" and not layout.raw and n is None:
+                continue  # Gigaword's test is elsewhere
+            n = min(HELD_OUT, n_train // 25) if n is None else n
+            drawn[part] = _between("train"), np.sort(order[taken : taken + n])
+            taken += n
+        else:
+            there = read[part][0]
+            few = there if part == "test" or n is None else min(n, there)
+            drawn[part] = _between(part), np.sort(luck.permutation(there)[:few])
+        if n == 0:
+            raise ValueError(f"the {part} part would hold no pairs: give more pairs, or a larger --{part}")
+        if not len(drawn[part][1]):
+            raise ValueError(
+                f"nothing is left for the {part} part of {n_train:,} pairs: give more pairs, or less to the other parts"
+            )
+    if taken >= n_train:
+        raise ValueError(
+            f"{taken:,} of {n_train:,} pairs were to be held out and none is left to train on: lower --valid and --test"
+        )
+    return {"train": (_between("train"), np.sort(order[taken:])), **drawn}
+
+
+def _count(folder: Path, split: Split) -> tuple[Counter[str], Counter[str]]:
+    """How often each word occurs in the titles, and in the sentences."""
+    titles: Counter[str] = Counter()
+    articles: Counter[str] = Counter()
+    for article, title in _rows(folder, *split):
+        titles.update(title.split())
+        articles.update(article.split())
+    return titles, articles
+
+
+def _number(folder: Path, part: str, file: str, rows: NDArray[np.int64], words: list[str]) -> dict[str, int]:
+    """Writes the ids of a part, and of one that is not for training the text; how much it holds."""
+    id_of = {word: n for n, word in enumerate(words)}
+    with ExitStack() as stack:
+        arrays = {}
+        for side in SIDES:
+            ids, ends = array_names(part, side)
+            arrays[side] = (
+                stack.enter_context(Writer(folder / ids, dtype_of(len(words)))),
+                stack.enter_context(Writer(folder / ends, ENDS)),
+            )
+        texts = {
+            side: stack.enter_context((folder / text_name(part, side)).open("w", encoding="utf-8"))
+            for side in (() if part == "train" else SIDES)
+        }
+        for pair in _rows(folder, file, rows):
+            for side, text, end in zip(SIDES, pair, ([], [EOS]), strict=True):
+                tokens = text.split() + end
+                ids_file, ends_file = arrays[side]
+                ids_file.add((id_of.get(token, 0) for token in tokens), len(tokens))
+                ends_file.add([ids_file.length], 1)
+                if side in texts:
+                    texts[side].write(f"{text}\n")
+        return {"pairs": len(rows), **{side: arrays[side][0].length for side in SIDES}}
+
+
+def _rows(folder: Path, file: str, rows: NDArray[np.int64]) -> Iterator[Kept]:
+    """The pairs of the lines asked for, which ascend."""
+    wanted = iter(rows.tolist())
+    following = next(wanted, None)
+    with (folder / file).open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines):
+            if number == following:
+                article, _, title = line.rstrip("\n").partition("\t")
+                yield article, title
+                following = next(wanted, None)
+
+
+def _between(part: str) -> str:
+    return f"{part}.kept"
+
+
+def _described(files: Sequence[tuple[Path, ...]]) -> list[dict[str, Any]]:
+    described = []
+    for path in (path for group in files for path in group):
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        described.append({"name": path.name, "bytes": path.stat().st_size, "sha256": sha256})
+    return described

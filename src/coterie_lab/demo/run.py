@@ -1,0 +1,162 @@
+"""The main job in miniature: the same language model with a full softmax and with the layer, on a known language.
+
+Shapes: V words.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.metrics import Measures, Reorganization
+from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.data.grammar import Grammar
+from coterie_lab.explorer.collect import Content
+from coterie_lab.explorer.curves import Curves
+from coterie_lab.explorer.explorer import Organized
+from coterie_lab.heads import FullSoftmax
+from coterie_lab.models.language import LanguageModel, batches, mean_loss
+from coterie_lab.training.environment import describe
+from coterie_lab.training.moves import History, Move
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The size of the demonstration."""
+
+    words: int = 550_000
+    dev_words: int = 50_000
+    width: int = 128
+    sequences: int = 64
+    length: int = 20
+    epochs: int = 3
+    learning_rate: float = 1e-3
+    reorganize_every: int = 100
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """What one head reached."""
+
+    perplexity: list[float] = field(default_factory=list)  # on the development text, after each epoch
+    agreement: list[float] = field(default_factory=list)  # with the grammar's classes: at the start, after each epoch
+    measures: Measures | None = None
+    seconds: float = 0.0
+    curves: Curves = field(default_factory=Curves)
+    moves: list[Move] = field(default_factory=list)  # of the words, from the start on
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; without the moves, which are too many to read."""
+        return asdict(replace(self, moves=[]))
+
+
+Tick = Callable[[int, float], None]  # updates done, training perplexity
+
+
+def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev: Tensor, tick: Tick) -> Result:
+    """Trains a language model with the head; only training is timed."""
+    torch.manual_seed(setting.seed)
+    model = LanguageModel(len(grammar.words), setting.width, setting.width, head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=setting.learning_rate)
+    organizing = isinstance(head, SelfOrganizedSoftmax)
+    result = Result(agreement=[agreement(head, grammar)] if organizing else [])
+    steps = batches(text, setting.sequences, setting.length)
+    history = History(head.partition.cluster_of) if isinstance(head, SelfOrganizedSoftmax) else None
+    result.moves = history.moves if history else []
+    for epoch in range(setting.epochs):
+        state = None
+        start = time.perf_counter()
+        for n, (words, target) in enumerate(steps, start=epoch * len(steps) + 1):
+            loss, state = model(words, target, state)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if isinstance(head, SelfOrganizedSoftmax) and (moved := head.step()) is not None:
+                _note(result.curves, n, moved)
+                assert history is not None
+                history.add(n, head.partition.cluster_of)
+            if n % 10 == 0:
+                tick(n, math.exp(min(float(loss.detach()), 20.0)))
+        result.seconds += time.perf_counter() - start
+        result.perplexity.append(math.exp(mean_loss(model, dev, setting.sequences, setting.length)))
+        result.curves.evaluated.append((epoch + 1) * len(steps))
+        result.curves.perplexity.append(result.perplexity[-1])
+        if isinstance(head, SelfOrganizedSoftmax):
+            result.agreement.append(agreement(head, grammar))
+            head.eval()
+            result.measures = head.measures()
+            head.train()
+            result.curves.cluster_perplexity.append(result.measures.cluster_perplexity)
+            result.curves.in_cluster_perplexity.append(result.measures.in_cluster_perplexity)
+    return result
+
+
+def _note(curves: Curves, step: int, moved: Reorganization) -> None:
+    curves.reorganized.append(step)
+    curves.share_of_words.append(moved.share_of_words)
+    curves.share_of_mass.append(moved.share_of_mass)
+
+
+def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Callable[[], nn.Module]]:
+    """What is compared."""
+    n_words = len(grammar.words)
+    return {
+        "full softmax": lambda: FullSoftmax(setting.width, n_words, counts),
+        "self-organized": lambda: SelfOrganizedSoftmax(
+            setting.width, n_words, counts, reorganize_every=setting.reorganize_every
+        ),
+    }
+
+
+def agreement(head: nn.Module, grammar: Grammar) -> float:
+    """Adjusted mutual information of the clusters with the grammar's classes: 0 by chance, 1 when they are the same."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    assert isinstance(head, SelfOrganizedSoftmax)
+    clusters = head.partition.cluster_of.cpu().numpy()
+    return float(adjusted_mutual_info_score(grammar.class_of.numpy(), clusters))
+
+
+def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: int) -> list[tuple[str, list[str]]]:
+    """A few clusters to read, evenly from frequent to rare: the class most of its words have, its frequent words."""
+    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, head.counts)
+    filled = [cluster for cluster in mass.argsort(descending=True).tolist() if mass[cluster] > 0]
+    rows = []
+    for cluster in filled[:: max(len(filled) // n, 1)][:n]:
+        words = head.partition.members(cluster)
+        classes = grammar.class_of[words]
+        most = int(classes.mode().values)
+        frequent = words[head.counts[words].argsort(descending=True)][:length]
+        label = f"{grammar.class_names[most]} ({int((classes == most).sum())} of {words.numel()})"
+        rows.append((label, [grammar.words[word] for word in frequent.tolist()]))
+    return rows
+
+
+def contents(
+    results: dict[str, Result], setting: Setting, words: list[str], counts: Tensor, head: SelfOrganizedSoftmax
+) -> list[Content]:
+    """The results as a page shows them; `counts` (V,), `head` the one that has organised itself."""
+    return [
+        Content(
+            name=name,
+            head=name,
+            curves=result.curves,
+            facts={
+                **(asdict(result.measures) if result.measures else {}),
+                "perplexity": min(result.perplexity),
+                "words": len(words),
+                "updates": result.curves.evaluated[-1],
+                "seconds": result.seconds,
+                "words_per_second": setting.epochs * setting.words / result.seconds,
+            },
+            settings=asdict(setting),
+            environment=describe(),
+            organized=Organized(head, words, counts, result.moves) if result.moves else None,
+        )
+        for name, result in results.items()
+    ]

@@ -1,0 +1,1 @@
+"""The experiments: what is compared, in which recipe, and its report."""

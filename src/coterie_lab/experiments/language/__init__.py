@@ -1,0 +1,1 @@
+"""Language modelling: every head in one recipe."""

@@ -1,0 +1,89 @@
+"""What heads are compared on: text8 as the paper has it, WikiText-2, and a generated language, small enough for any
+machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie_lab.data.corpus import Corpus, prepare
+from coterie_lab.data.grammar import default_grammar
+from coterie_lab.experiments.language.variants import Variant
+from coterie_lab.tasks.language.settings import Settings
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How every variant is trained in it: its settings go before a variant's, a variant's own options of a head before
+    those here."""
+
+    name: str
+    published: bool  # whether the paper's figures are of this text
+    parts: bool = False  # whether its text is a folder of three files: train, valid and test
+    settings: dict[str, Any] = field(default_factory=dict)
+    head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
+
+    def settings_of(self, variant: Variant, **given: Any) -> Settings:
+        """The settings of a variant's runs, with what is given in their place."""
+        options = {**self.head_options.get(variant.settings().head, {}), **variant.changes.get("head_options", {})}
+        return variant.settings(**{**self.settings, "head_options": options, **given})
+
+
+_OFTEN = {"reorganize_every": 100}  # a run has some 1,300 updates
+_FEW = {"samples": 500}  # a sixth of the words, as 8,192 are of text8's
+EXPERIMENTS = {
+    "text8": Experiment("text8", published=True),
+    # Twenty times less text than text8: without dropout and tied vectors any model learns it by heart.
+    "wikitext2": Experiment(
+        "wikitext2",
+        published=False,
+        parts=True,
+        settings={"tied": True, "dropout": 0.5, "epochs": 12, "sequences": 64, "length": 35},
+        head_options={"self-organized": {"reorganize_every": 250}, "self-organized-paper": {"reorganize_every": 250}},
+    ),
+    "generated": Experiment(
+        "generated",
+        published=False,
+        settings={
+            "embedding": 128, "hidden": 128, "dropout": 0.0, "sequences": 64, "epochs": 3, "initial_range": None,
+            "optimizer": "adam", "learning_rate": 1e-3, "schedule": "constant", "clip": None, "projection_factor": 1.0,
+            "settle": 1.0,
+        },
+        head_options={
+            "self-organized": _OFTEN, "self-organized-paper": _OFTEN, "importance": _FEW, "nce": _FEW,
+            "cnn": {**_FEW, "features": 8, "widths": [2, 3, 4]},
+        },
+    ),
+}  # fmt: skip
+
+
+def in_parts(folder: Path, ready: Path) -> Corpus:
+    """The corpus of a folder with one file each for train, valid and test, an <eos> at every line's end."""
+    train, valid, test = parts_of(folder)
+    return prepare([train], ready, dev=valid, test=test, eos=True)
+
+
+def parts_of(folder: Path) -> tuple[Path, Path, Path]:
+    """Its files for train, valid and test."""
+    there = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    found = {part: [path for path in there if part in path.name.split(".")] for part in ("train", "valid", "test")}
+    if any(len(paths) != 1 for paths in found.values()):
+        raise ValueError(
+            f"{folder} should be a folder with one file each for train, valid and test, such as train.txt.xz or "
+            f"wiki.train.tokens; found {', '.join(path.name for path in there) or 'no files'}"
+        )
+    (train,), (valid,), (test,) = found.values()
+    return train, valid, test
+
+
+def generated(folder: Path, words: int = 550_000, dev_words: int = 50_000, words_per_class: int = 75) -> Corpus:
+    """The generated language as a corpus in a new folder, or the one that is there."""
+    ready = folder / "data"
+    if ready.exists():
+        return Corpus.open(ready)
+    grammar = default_grammar(words_per_class)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {}
+    for seed, (part, length) in enumerate((("train", words), ("dev", dev_words)), start=1):
+        parts[part] = folder / f"{part}.txt"
+        parts[part].write_text(" ".join(grammar.words[word] for word in grammar.write(length, seed).tolist()))
+    return prepare([parts["train"]], ready, dev=parts["dev"])

@@ -1,0 +1,1 @@
+"""Sentence summarization: every head in one recipe."""

@@ -1,0 +1,171 @@
+"""The paper's summarization experiment: clusters of the words, every head in the same trainer, titles, a report.
+
+What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
+"""
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.clustering.partition import Partition
+from coterie_lab.data.corpus import VOCABULARY
+from coterie_lab.data.pair_sources import find
+from coterie_lab.data.pairs import Pairs, Reading
+from coterie_lab.data.prepare_pairs import WORDS, prepare
+from coterie_lab.data.sources import check_made_from
+from coterie_lab.experiments.summarization.report import Report, Row, write
+from coterie_lab.experiments.summarization.variants import Variant, chosen
+from coterie_lab.scoring.references import Duc
+from coterie_lab.tasks.language.train import data as language_data
+from coterie_lab.tasks.summarization import clusters
+from coterie_lab.tasks.summarization.generate import Decoding, summarize
+from coterie_lab.tasks.summarization.speed import Speed, measure
+from coterie_lab.tasks.summarization.train import data, train
+from coterie_lab.tasks.summarization.trained import Trained
+from coterie_lab.training.run import Run, read_json, write_json, write_whole
+from coterie_lab.training.start import reopen
+
+TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
+DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, other titles
+SIDE_BY_SIDE = (1, 16)  # sentences at a time when the speed of search is measured
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is beside the heads and the settings of their runs."""
+
+    preset: str = "best"
+    max_vocab: int | None = None  # the paper's
+    source_words: bool = False
+    duc: Path | None = None  # a folder with input.txt and task1_ref0.txt …
+    sentences: int = 50  # of the test, on which the speed of search on a CPU is measured; 0: it is not
+    batch: int = 64  # sentences searched side by side when titles are written
+    language_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
+
+
+def reproduce(
+    source: str,
+    out: Path,
+    names: list[str],
+    seeds: list[int],
+    console: Console | None = None,
+    plan: Plan | None = None,
+    **given: Any,
+) -> Report | None:
+    """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
+
+    `source`: a folder from `coterie summarize prepare`, or pairs; `given`: settings of all runs, in place of their own.
+    """
+    plan = plan or Plan()
+    variants = chosen(names)
+    duc = None if plan.duc is None else Duc.open(plan.duc)  # before anything is trained
+    pairs = _pairs(source, out, plan)
+    pairs.part("test")
+    partitions: dict[Reading | None, Partition | None] = {None: None}
+    for variant in variants.values():
+        reading = variant.reading(plan.preset)
+        if reading is None or reading in partitions:
+            continue
+        _say(console, f"clusters from {'the titles' if reading == 'titles' else 'sentences and titles'}")
+        found = _clusters(pairs, out / f"clusters-{reading}", reading, console, plan, given.get("device", "auto"))
+        if found is None:
+            return None
+        partitions[reading] = found
+    rows = [
+        Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
+    ]
+    for at, seed in enumerate(seeds):
+        for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
+            _say(console, f"{row.variant.label}, seed {seed}")
+            seats = partitions[row.variant.reading(plan.preset)]
+            if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
+                return None
+            _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
+    speeds = []
+    if plan.sentences:
+        _say(console, "the speed of search on a CPU")
+        speeds = _speeds(pairs, out / "decoding.json", rows, plan)
+    return write(out, pairs, rows, seeds, speeds, TITLES, duc, _duc_titles(duc))
+
+
+def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
+    """The prepared pairs, made from their source if that is not them already."""
+    if (Path(source) / VOCABULARY).exists():
+        return Pairs.open(source)
+    ready = out / "data"
+    wanted: dict[str, Any] = {"max_vocab": plan.max_vocab or WORDS, "source_words": plan.source_words}
+    if not ready.exists():
+        return prepare([source], ready, **wanted)
+    pairs = Pairs.open(ready)
+    files = (file for part in find([source]).files.values() for pair in part for file in pair)
+    check_made_from(files, ready, pairs.source, **wanted)
+    return pairs
+
+
+def _clusters(
+    pairs: Pairs, path: Path, reading: Reading, console: Console | None, plan: Plan, device: str
+) -> Partition | None:
+    """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
+    settings = clusters.language_settings(reading, **{"device": device, **(plan.language_settings or {})})
+    if Run(path).result.exists() and (path / clusters.PARTITION).exists():
+        reopen(language_data(pairs.language(reading)), path, settings)  # refuses one of other settings
+    elif clusters.cluster(pairs, path, settings, reading, resume=True, console=console) is None:
+        return None
+    return clusters.load(path, pairs)
+
+
+def _finish(
+    pairs: Pairs, path: Path, variant: Variant, partition: Partition | None, preset: str, console: Console | None,
+    **given: Any,
+) -> bool:  # fmt: skip
+    """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
+    settings = variant.settings(preset, **given)
+    if Run(path).result.exists():
+        reopen(data(pairs, partition), path, settings)  # refuses one of other settings
+        return True
+    return train(pairs, path, settings, partition, resume=True, console=console).finished
+
+
+def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) -> None:
+    """Writes what a run makes of the test, and of DUC's sentences; once."""
+    wanted = [(TITLES, True, pairs.text("test", "article"))]
+    if duc is not None:
+        wanted.append((_duc_titles(duc), False, duc.sentences))
+    for name, end, sentences in wanted:
+        if not (path / name).exists():
+            trained = Trained.open(path, device)
+            if name == TITLES:
+                trained = replace(trained, raw=False)  # prepared text is tokens already
+            titles = summarize(trained, sentences, Decoding(end=end, batch=plan.batch))
+            write_whole(path / name, "".join(f"{title}\n" for title in titles))
+
+
+def _duc_titles(duc: Duc | None) -> str:
+    """The file of what a run writes for DUC's sentences."""
+    told = "\n".join(duc.sentences if duc else [])
+    return DUC_TITLES.format(digest=hashlib.sha256(told.encode()).hexdigest()[:8])
+
+
+def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed]:
+    """Measures the search of each variant's first run; once."""
+    known = [Speed(**speed) for speed in read_json(file)] if file.exists() else []
+    sentences = pairs.text("test", "article")[: plan.sentences]
+    found = []
+    for row in rows:
+        for batch in SIDE_BY_SIDE:
+            wanted = (row.variant.label, len(sentences), batch)
+            speed = next((one for one in known if (one.name, one.sentences, one.batch) == wanted), None)
+            if speed is None:
+                speed = measure(row.variant.label, row.paths[0], sentences, batch)
+                known.append(speed)
+                write_json(file, [asdict(one) for one in known])
+            found.append(speed)
+    return found
+
+
+def _say(console: Console | None, what: str) -> None:
+    if console is not None:
+        console.print(what, highlight=False)

@@ -1,0 +1,113 @@
+"""Run folders to what a page shows of them."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.explorer.curves import Curves, curves
+from coterie_lab.explorer.explorer import Organized
+from coterie_lab.training import checkpoint
+from coterie_lab.training.logs import read_journal
+from coterie_lab.training.moves import read_moves, until
+from coterie_lab.training.run import Run, read_json
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is shown of one run."""
+
+    name: str
+    head: str
+    curves: Curves
+    facts: dict[str, Any] = field(default_factory=dict)  # headline numbers, those that are known
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    organized: Organized | None = None  # None: the head has no clusters, or there is no model yet
+
+    def summary(self) -> dict[str, Any]:
+        """All but the explorer, as JSON can hold it."""
+        shown = ("name", "head", "facts", "settings", "environment")
+        return {"curves": asdict(self.curves), **{name: getattr(self, name) for name in shown}}
+
+
+def _language_model(path: Path) -> tuple[nn.Module, list[str]]:
+    from coterie_lab.tasks.language.trained import Trained
+
+    trained = Trained.open(path, "cpu")
+    return trained.model.head, trained.words
+
+
+def _summarizer(path: Path) -> tuple[nn.Module, list[str]]:
+    from coterie_lab.tasks.summarization.trained import Trained
+
+    trained = Trained.open(path, "cpu")
+    return trained.model.head, trained.words
+
+
+# What is trained, and how to find its head and its words in a run's folder.
+KINDS = {"language model": _language_model, "summarizer": _summarizer}
+
+
+def collect(paths: list[Path]) -> list[Content]:
+    """What is shown of runs; each is told apart by its folder's name, or by more of its path."""
+    named = names(paths)
+    return [_collect(path, name) for path, name in zip(paths, named, strict=True)]
+
+
+def _collect(path: Path, name: str) -> Content:
+    run = Run(path)
+    if not run.config.is_file():
+        raise ValueError(f"{path} is not a run: there is no {run.config.name} in it")
+    config = read_json(run.config)
+    kind = config.get("kind") if isinstance(config, dict) else None
+    if kind not in KINDS:
+        raise ValueError(
+            f"{run.config} is not of a run that can be shown: its kind is {kind!r}, not {' or '.join(KINDS)}"
+        )
+    Run.open(path, kind)  # says what else is wrong with it
+    organized, facts = None, _facts(run, config)
+    if run.best.exists():
+        head, words = KINDS[kind](path)
+        facts["words"] = len(words)
+        if isinstance(head, SelfOrganizedSoftmax):
+            moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
+            organized = Organized(head, words, head.counts, moves)
+            facts["clusters"] = int((head.partition.sizes > 0).sum())
+    started = read_journal(run.environments)
+    return Content(
+        name=name, head=config["settings"].get("head", kind), curves=curves(path), facts=facts,
+        settings=config["settings"], environment=started[-1] if started else {}, organized=organized,
+    )  # fmt: skip
+
+
+def _facts(run: Run, config: dict[str, Any]) -> dict[str, Any]:
+    """The best evaluation, how long it took, how fast it was; a run that goes on says so."""
+    records = [record for record in read_journal(run.log) if record["event"] != "built"]
+    looks = [record for record in records if record["event"] == "evaluate"]
+    rates = sorted(record["words_per_second"] for record in records if "words_per_second" in record)
+    facts: dict[str, Any] = {"finished": run.result.exists()}
+    if looks:
+        best = min(looks, key=lambda record: float(record["loss"]))
+        figures = ("perplexity", "cluster_perplexity", "in_cluster_perplexity", "step")
+        facts |= {name: best[name] for name in figures if name in best}
+    if records:
+        facts |= {"updates": records[-1]["step"], "seconds": records[-1]["seconds"]}
+    if rates:
+        facts["words_per_second"] = rates[len(rates) // 2]
+    facts |= {name: value for name, value in config.get("corpus", {}).items() if name in ("train_words", "dev_words")}
+    return facts
+
+
+def names(paths: list[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise ValueError("a run is named twice: give each run once")
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(part[-length:]) for part in parts]
+        if len(set(found)) == len(found):
+            return found
+    return [str(path) for path in paths]

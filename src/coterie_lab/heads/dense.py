@@ -1,0 +1,76 @@
+"""What a head without a shorter way computes and answers from all V scores.
+
+Shapes: T tokens, D width, V words.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.checks import check_draw, check_k
+from coterie.inference import COLDEST
+from coterie.softmax import HeadOutput
+
+
+def precise(scores: Tensor) -> Tensor:
+    """Scores as they are summed over: float64 stays, all else becomes float32."""
+    return scores if scores.dtype == torch.float64 else scores.float()
+
+
+def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:
+    """The output in the target's shape, and its mean; `output` (T,) is 0 where the target (...) is ignored."""
+    loss = -output.sum() / (target != ignore_index).sum().clamp(min=1)
+    return HeadOutput(output.reshape(target.shape), loss)
+
+
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0) -> HeadOutput:
+    """log P(target) and the mean loss, smoothed if asked for; `logits` (..., V), `target` (...)."""
+    rows, flat = precise(logits.reshape(-1, logits.shape[-1])), target.reshape(-1)  # (T, V), (T,)
+    if not label_smoothing:
+        lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
+        return mean_loss(-lost, target, ignore_index)
+    log_prob = rows.log_softmax(-1)  # once for both, as large as it is
+    lost = F.nll_loss(log_prob, flat, ignore_index=ignore_index, reduction="none")
+    even = torch.where(flat != ignore_index, log_prob.mean(-1), 0.0)
+    smoothed = (1 - label_smoothing) * -lost + label_smoothing * even
+    return HeadOutput(-lost.reshape(target.shape), mean_loss(smoothed, target, ignore_index).loss)
+
+
+class DenseAnswers:
+    """The most probable classes and draws, of anything that has `log_prob`."""
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """(..., D) → (..., V)."""
+        raise NotImplementedError
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most probable class: (..., D) → (...)."""
+        return self.log_prob(hidden).argmax(-1)
+
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k)."""
+        log_prob = self.log_prob(hidden)
+        check_k(k, log_prob.shape[-1])
+        values, indices = log_prob.topk(k)
+        return values, indices
+
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """One draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
+        log_prob = self.log_prob(hidden)
+        check_draw(log_prob.shape[-1], temperature, top_k, top_p)
+        if temperature < COLDEST:
+            return log_prob.argmax(-1)
+        values, words = log_prob.reshape(-1, log_prob.shape[-1]).sort(-1, descending=True)
+        probability = ((values[:, :top_k] - values[:, :1]) / temperature).softmax(-1)
+        if top_p is not None:
+            before = probability.cumsum(-1) - probability
+            probability = torch.where(before < top_p, probability, 0.0)
+        drawn = torch.multinomial(probability, 1, generator=generator)
+        return words.gather(-1, drawn).reshape(log_prob.shape[:-1])

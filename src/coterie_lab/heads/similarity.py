@@ -1,0 +1,48 @@
+"""Clusters of similar words: k-means over word vectors, with the layer's own limits (Le et al. 2011; Chen et al. 2015).
+
+The centres come from scikit-learn; the words then choose among them by the layer's own E-step, frequent ones first, so
+that no cluster holds more words or more of the text than it may.
+
+Shapes: V words, E width of a word vector, C clusters, B words in a block.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.checks import cluster_capacity, default_budget
+from coterie.clustering.assignment import assign
+from coterie.clustering.partition import Partition
+
+
+def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float = 1.5) -> Partition:
+    """Words whose vectors point the same way sit together; `vectors` (V, E), `counts` (V,)."""
+    try:
+        from sklearn.cluster import MiniBatchKMeans
+    except ImportError as error:
+        raise ImportError(
+            "clusters of similar words need the package scikit-learn: pip install 'coterie[lm]', or give partition="
+        ) from error
+    n_words = counts.numel()
+    if vectors.ndim != 2 or vectors.shape[0] != n_words or not bool(vectors.isfinite().all()):
+        raise ValueError(
+            f"word vectors must be finite numbers, one row for each of the {n_words} words; got shape "
+            f"{tuple(vectors.shape)}"
+        )
+    unit = F.normalize(vectors.float().cpu(), dim=1)
+    known = unit[unit.any(1)]  # words without a vector say nothing about where the centres are
+    if len(known) < n_clusters:
+        raise ValueError(f"{n_clusters} clusters need as many words with a vector other than zero; got {len(known)}")
+    found = MiniBatchKMeans(n_clusters, batch_size=4096, n_init=3, random_state=0).fit(known.numpy())
+    centres = torch.from_numpy(found.cluster_centers_).float()  # (C, E)
+    lengths = centres.square().sum(1)  # (C,)
+
+    def nearness(words: Tensor) -> Tensor:
+        """Less the squared distance, but for what is the same for all clusters: (B,) → (B, C)."""
+        return 2 * unit[words] @ centres.T - lengths
+
+    capacity = cluster_capacity(n_words, n_clusters, gamma)
+    budget = max(1, math.ceil(default_budget(n_words, n_clusters, capacity) * int(counts.sum())))
+    return Partition(assign(nearness, counts, n_clusters, capacity, budget), n_clusters, capacity)

@@ -1,0 +1,74 @@
+"""The clusters of a trained model, for people: the paper's Table 3, and the company of a word.
+
+Shapes: V words, C clusters.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import torch
+
+from coterie.clustering.neighbours import nearest, next_best
+from coterie_lab.tasks.language.trained import Trained
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster and its words, frequent ones first."""
+
+    number: int
+    size: int
+    share: float  # of the training text
+    words: list[str]
+
+
+@dataclass(frozen=True)
+class Company:
+    """Where a word sits, the words nearest to it there, and the clusters that would suit it next best."""
+
+    word: str
+    cluster: Cluster
+    neighbours: list[str]
+    next_best: list[Cluster]
+
+
+def clusters(trained: Trained, length: int | None = None) -> list[Cluster]:
+    """All clusters with words, from frequent to rare; `length`: words shown of each, None for all."""
+    head = trained.organized
+    mass = torch.zeros(head.n_clusters, dtype=torch.int64)
+    mass.index_add_(0, head.partition.cluster_of.cpu(), trained.counts)
+    order = mass.argsort(descending=True, stable=True).tolist()
+    sizes = head.partition.sizes.tolist()
+    return [cluster(trained, number, length) for number in order if sizes[number]]
+
+
+def table(trained: Trained, n: int = 8, length: int = 12) -> list[Cluster]:
+    """A few clusters to read, evenly from frequent to rare (the paper's Table 3)."""
+    # A cluster of one or two very frequent words is no cluster to read.
+    readable = [found for found in clusters(trained, length) if found.size > 2] or clusters(trained, length)
+    n = min(n, len(readable))
+    return [readable[round(place * (len(readable) - 1) / max(n - 1, 1))] for place in range(n)]
+
+
+def cluster(trained: Trained, number: int, length: int | None) -> Cluster:
+    """One cluster."""
+    members = trained.organized.partition.members(number).cpu()
+    counts = trained.counts[members]
+    frequent = members[counts.argsort(descending=True, stable=True)][:length]
+    share = float(counts.sum() / trained.counts.sum())
+    return Cluster(number, members.numel(), share, [trained.words[word] for word in frequent.tolist()])
+
+
+def company(trained: Trained, word: str, length: int = 12, runners_up: int = 3) -> Company:
+    """The company of one word."""
+    if word not in trained.id_of:
+        close = get_close_matches(word, trained.words, 3)
+        hint = f"; it has {', '.join(close)}" if close else ""
+        raise ValueError(f"{word!r} is not in the vocabulary of {len(trained.words):,} words{hint}")
+    head, at = trained.organized, trained.id_of[word]
+    own = int(head.partition.cluster_of[at])
+    members = head.partition.members(own)
+    near = members[nearest(head, own, length)[int((members == at).nonzero())]].tolist()
+    others = next_best(head, torch.tensor([at], device=trained.device), runners_up)[0].tolist()
+    found = [cluster(trained, number, length) for number in others if number >= 0]
+    return Company(word, cluster(trained, own, length), [trained.words[other] for other in near], found)

@@ -1,0 +1,108 @@
+"""What a language model is worth: perplexity, its two factors, and perplexity by how frequent the words are.
+
+Shapes: V words, B sequences, L steps.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.metrics import perplexity
+from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.data.streams import IGNORED, Ids, whole
+from coterie_lab.models.language import LanguageModel
+from coterie_lab.models.lstm import State
+
+# Few streams: each begins without a past. Long steps: they make no difference without gradients.
+SEQUENCES, LENGTH = 16, 64
+BANDS = (100, 1_000, 10_000)  # ranks by frequency at which a band ends
+
+
+@dataclass(frozen=True)
+class Band:
+    """Words of like frequency."""
+
+    words: str  # which ranks
+    share: float  # of the text
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Over every word of a text but the first, which nothing precedes."""
+
+    words: int
+    loss: float  # nats a word
+    perplexity: float
+    cluster_perplexity: float | None  # of a head with clusters
+    in_cluster_perplexity: float | None
+    bands: list[Band]
+
+    def main_figures(self) -> dict[str, float]:
+        """The figures that a log can hold, those that the head has."""
+        figures = {name: value for name, value in asdict(self).items() if name not in ("words", "bands")}
+        return {name: value for name, value in figures.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+@torch.no_grad()
+def evaluate(
+    model: LanguageModel, ids: Ids, counts: Tensor, sequences: int = SEQUENCES, length: int = LENGTH
+) -> Evaluation:
+    """Reads a text and says how well it was foreseen; `counts` (V,) of the training text."""
+    device = model.embedding.weight.device
+    band_of, names = frequency_bands(counts)
+    # A place more: for targets that are none.
+    sums = torch.zeros(2, len(names) + 1, dtype=torch.float64, device=device)  # log P and words by band
+    band_of = torch.cat((band_of, torch.tensor([len(names)]))).to(device)
+    training = model.training
+    model.eval()
+    head = model.head
+    if isinstance(head, SelfOrganizedSoftmax):
+        head.measures()  # forget what came before
+    state: State | None = None
+    for words, target in whole(ids, sequences, length):
+        words, target = words.to(device, non_blocking=True), target.to(device, non_blocking=True)
+        hidden, state = model.hidden(words, state)
+        log_prob = head(hidden, target).output.reshape(-1).double()
+        band = band_of[torch.where(target == IGNORED, counts.numel(), target).reshape(-1)]
+        sums.index_add_(1, band, torch.stack((log_prob, torch.ones_like(log_prob))))
+    measures = head.measures() if isinstance(head, SelfOrganizedSoftmax) else None
+    model.train(training)
+    log_probs, n_words = (part[:-1].tolist() for part in sums)
+    total = sum(n_words)
+    loss = -sum(log_probs) / total
+    bands = [
+        Band(name, n / total, perplexity(-log_prob / n))
+        for name, log_prob, n in zip(names, log_probs, n_words, strict=True)
+        if n
+    ]
+    return Evaluation(
+        words=int(total), loss=loss, perplexity=perplexity(loss),
+        cluster_perplexity=measures.cluster_perplexity if measures else None,
+        in_cluster_perplexity=measures.in_cluster_perplexity if measures else None,
+        bands=bands,
+    )  # fmt: skip
+
+
+def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:
+    """The band of each word (V,) by its rank in the training text, and the bands' names."""
+    ends = [end for end in BANDS if end < counts.numel()]
+    rank = torch.empty_like(counts)
+    rank[counts.argsort(descending=True, stable=True)] = torch.arange(counts.numel())
+    bounds = [0, *ends, counts.numel()]
+    names = [f"{low + 1:,} to {high:,}" for low, high in pairwise(bounds)]
+    return torch.bucketize(rank, torch.tensor(ends, dtype=torch.int64), right=True), names
+
+
+def unigram_perplexity(counts: Tensor, ids: Ids) -> float:
+    """Of a text to someone who knows how often each word occurs, (V,), and nothing else; each counted once more."""
+    log_prob = (counts.double() + 1).log() - math.log(float(counts.sum()) + counts.numel())
+    return perplexity(-float(log_prob[torch.from_numpy(ids.astype("int64"))].mean()))

@@ -1,0 +1,69 @@
+"""Clusters for a summarizer: a language model with the self-organized head learns them from the pairs' text.
+
+In the paper that text is the titles'. Words that are in sentences alone, which a title may copy all the same, are then
+left where chance put them: the sentences tell where they belong.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.clustering.partition import Partition
+from coterie_lab.data.pairs import Pairs, Reading
+from coterie_lab.tasks.language.settings import Settings, from_preset
+from coterie_lab.tasks.language.train import KIND, train
+from coterie_lab.tasks.language.trained import Trained
+from coterie_lab.training.run import Run
+
+PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
+# Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often. Of both, a model
+# like the summarizer, tied and without projections.
+USUAL: dict[Reading, dict[str, Any]] = {
+    "both": {
+        "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
+        "head_options": {"reorganize_every": 250, "projection": False},
+    },
+    "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
+}  # fmt: skip
+
+
+def language_settings(reading: Reading, preset: str = "best", **given: Any) -> Settings:
+    """The language model's settings, with what is given in their place."""
+    usual = USUAL[reading]
+    options = {**usual["head_options"], **given.pop("head_options", {})}
+    return from_preset(preset, **{**usual, **given, "head_options": options})
+
+
+def cluster(
+    pairs: Pairs,
+    out: Path,
+    settings: Settings,
+    reading: Reading = "both",
+    *,
+    resume: bool = False,
+    force: bool = False,
+    console: Console | None = None,
+) -> Path | None:
+    """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
+    if not train(pairs.language(reading), out, settings, resume=resume, force=force, console=console).finished:
+        return None
+    Trained.open(out, "cpu").organized.partition.save(out / PARTITION, pairs.words)
+    return out / PARTITION
+
+
+def read_by(run: Path, pairs: Pairs) -> Reading:
+    """What the language model of a run reads of these pairs."""
+    _, stored = Run.open(run, KIND)
+    return "titles" if stored["corpus"]["train_words"] == len(pairs.part("train").title.ids) else "both"
+
+
+def load(path: Path, pairs: Pairs) -> Partition:
+    """The clusters of a file, or of the language model's folder; refused if they are of other words."""
+    file = path / PARTITION if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist: give a file of clusters, or the folder of `summarize cluster`")
+    try:
+        return Partition.load(file, pairs.words)
+    except ValueError as error:
+        raise ValueError(f"{error}; learn clusters from these pairs with `coterie summarize cluster`") from None

@@ -1,0 +1,25 @@
+"""Where to compute, and how precisely."""
+
+from typing import get_args
+
+import torch
+
+from coterie_lab.training.settings import Device, Precision
+
+
+def choose_device(asked: Device, index: int = 0) -> torch.device:
+    """The device asked for; auto: a GPU where there is one."""
+    if asked not in get_args(Device):
+        raise ValueError(f"device must be one of {', '.join(get_args(Device))}; got {asked!r}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("a GPU was asked for (device cuda) and PyTorch sees none: use --device cpu or auto")
+    if asked == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", index)
+
+
+def choose_precision(asked: Precision, device: torch.device) -> torch.dtype | None:
+    """What to compute in beside float32, or None; parameters and sums stay in float32."""
+    if asked == "float32" or (asked == "auto" and device.type == "cpu"):
+        return None
+    return torch.bfloat16

@@ -1,0 +1,173 @@
+"""More than one process: who is who, and what the processes must agree on.
+
+Started by `torchrun`, every process trains on its own share of each batch; PyTorch's DistributedDataParallel averages
+the gradients.
+
+Shapes: T tokens of one process, D width, V words.
+"""
+
+import gc
+import hashlib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from coterie.clustering.statistics import Statistic
+from coterie.loss.dispatch import Ways
+from coterie.loss.grouping import Grouping, group
+from coterie.metrics import Reorganization
+from coterie.softmax import SelfOrganizedSoftmax
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = field(default=0)  # on this machine: the number of its GPU
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def any(self, wish: bool, device: torch.device) -> bool:
+        """Whether any process wishes it; all get the same answer."""
+        if self.size == 1:
+            return wish
+        flag = torch.tensor(float(wish), device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        if self.size == 1:
+            return value
+        value = value.clone()
+        dist.all_reduce(value)
+        return value / self.size
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, on the main one; [] on the others."""
+        if self.size == 1:
+            return [value]
+        everyone: list[Any] | None = [None] * self.size if self.main else None
+        dist.gather_object(value, everyone)
+        return everyone or []
+
+    def from_main(self, value: Any) -> Any:
+        """The main process's value, on all."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+    def by_main(self, work: Callable[[], None]) -> None:
+        """Has the main process do it; what went wrong is raised by all, for the others would wait for it in vain."""
+        wrong: str | None = None
+        error: Exception | None = None
+        if self.main:
+            try:
+                work()
+            except Exception as caught:
+                wrong, error = str(caught) or type(caught).__name__, caught
+        wrong = self.from_main(wrong)
+        if error is not None:
+            raise error
+        if wrong is not None:
+            raise ValueError(wrong)
+
+
+def join() -> World:
+    """Joins the processes that `torchrun` started; alone without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World()
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    return World(rank, size, local)
+
+
+def leave(world: World) -> None:
+    """Leaves them."""
+    if world.size > 1 and dist.is_initialized():
+        # What still holds the group, in cycles, would let go of it only as Python ends, when its threads cannot be
+        # waited for any more: the process would then end with an error now and then.
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def shared(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """The model with its gradients averaged over all processes."""
+    if world.size == 1:
+        return model
+    wrapper: type[Any] = nn.parallel.DistributedDataParallel
+    # Buffers are the head's memory and clusters, the same everywhere: nothing to send. The option's name has changed.
+    names = inspect.signature(wrapper.__init__).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+    module: nn.Module = wrapper(model, device_ids=[device] if device.type == "cuda" else None, **{option: False})
+    return module
+
+
+class SharedHead:
+    """A self-organized head in one of several processes: each remembers the tokens of all.
+
+    A running mean depends on the order of its samples, so means kept apart and merged later would not be those of one
+    process. The tokens' hidden vectors, T × D a step, are little beside the gradients that are exchanged anyway. Given
+    all of them in the same order, every process computes the same memory, the same counts and the same clusters.
+    """
+
+    def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
+        self.head, self.world = head, world
+        if world.size > 1:
+            self.remember_own = head._remember
+            head._remember = self._remember  # type: ignore[method-assign]
+
+    def step(self) -> Reorganization | None:
+        """`head.step()`; after a reorganisation the processes compare their clusters."""
+        moved = self.head.step()
+        if moved is not None and self.world.size > 1:
+            check_same(self.head.partition.cluster_of, self.world)
+        return moved
+
+    def _remember(
+        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
+    ) -> None:
+        """In place of the head's own: `hidden` (T, D), `word` (T,), `sound` (); T is the same everywhere."""
+        everyones = _gathered(hidden.detach(), self.world)
+        words = _gathered(word, self.world)
+        all_sound = sound.float()
+        dist.all_reduce(all_sound, dist.ReduceOp.MIN)
+        self.remember_own(
+            statistic, ways, everyones, words, group(words, self.head.partition), all_sound.to(sound.dtype)
+        )
+
+
+def _gathered(part: Tensor, world: World) -> Tensor:
+    """Everybody's rows, one process's after the other's: (T, ...) → (size · T, ...)."""
+    parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(world.size)]
+    dist.all_gather(parts, part.contiguous())
+    return torch.cat(parts)
+
+
+def check_same(cluster_of: Tensor, world: World) -> None:
+    """Raises if the processes do not hold the same partition, (V,)."""
+    mine = hashlib.sha256(cluster_of.cpu().numpy().tobytes()).hexdigest()[:16]
+    hashes: list[Any] = [None] * world.size
+    dist.all_gather_object(hashes, mine)
+    if len(set(hashes)) > 1:
+        listed = ", ".join(f"process {rank}: {value}" for rank, value in enumerate(hashes))
+        raise ValueError(
+            f"the processes disagree on the clusters ({listed}) and cannot go on: were they started with different "
+            "data, settings or versions? The last checkpoint is unharmed"
+        )

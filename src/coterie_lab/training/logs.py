@@ -1,0 +1,153 @@
+"""What a run tells: a line of JSON for every measurement, TensorBoard, and a bar in the terminal."""
+
+import json
+import os
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie_lab.training.run import written
+
+
+class Journal:
+    """A file of JSON lines that can be cut back to where a checkpoint was made."""
+
+    def __init__(self, path: Path, keep: int = 0) -> None:
+        """`keep`: the bytes to go on after; what was written after them is written again."""
+        held = path.stat().st_size if path.exists() else 0
+        if held < keep:
+            raise ValueError(
+                f"{path} has lost lines: it holds {held} bytes, the checkpoint knows of {keep}; put back the file that "
+                "was there, or start again with --force"
+            )
+        self.path = path
+        self.file = path.open("a", encoding="utf-8")
+        self.file.truncate(keep)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Adds a line."""
+        with written(self.path):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+
+    def position(self) -> int:
+        """The bytes written so far, safe on the disk."""
+        with written(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        with suppress(OSError):  # what could not be written was told when it was
+            self.file.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All lines of a journal; [] if there is none. A line that is still being written is not one yet."""
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it does not hold a line of JSON for every measurement") from error
+
+
+class Board:
+    """TensorBoard's curves, where it is installed and while it can write them: a run can do without."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.writer: Any = None
+        self.before = threading.excepthook
+        with suppress(ImportError, OSError):
+            from torch.utils.tensorboard import SummaryWriter
+
+            threading.excepthook = self._thread_failed
+            self.writer = SummaryWriter(str(folder), purge_step=step + 1)
+
+    def write(self, name: str, record: dict[str, Any]) -> None:
+        """Every number of a record, under `name`."""
+        if self.writer is not None:
+            try:
+                for key, value in record.items():
+                    if isinstance(value, int | float) and key != "step":
+                        self.writer.add_scalar(f"{name}/{key}", value, record["step"])
+            except OSError:  # its thread's, handed on
+                self.writer = None
+
+    def close(self) -> None:
+        if self.writer is not None:
+            with suppress(OSError):
+                self.writer.close()
+        threading.excepthook = self.before
+
+    def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
+        """Files are written by a thread; that it has no room left is told by the run's own files."""
+        its_own = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (its_own and isinstance(failure.exc_value, OSError)):
+            self.before(failure)
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        pass
+
+
+class Listening(Console):
+    """Standard error; nobody has to listen for the work to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+class Bar:
+    """A bar with perplexity, words a second and the time left."""
+
+    def __init__(self, console: Console, name: str, total: int, done: int = 0) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[how]}"),
+            console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task(name, total=total, completed=done, how="")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def advance(self, step: int, perplexity: float, rate: float) -> None:
+        """Shows how far it is."""
+        told = f"{perplexity:,.1f}" if perplexity < 1e7 else f"{perplexity:.3g}"
+        self.progress.update(self.task, completed=step, how=f"perplexity {told} · {rate:,.0f} words/s")
+
+    def say(self, message: str) -> None:
+        """A line above the bar."""
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,114 @@
+"""Who moved when: the clusters of all words at the start of a run, and what each reorganisation changed.
+
+A line of JSON for each, so that the file is cut back to a checkpoint like the run's other journals. At first nearly all
+words move: their numbers and clusters are packed, about two bytes a move.
+
+Shapes: V words, M words moved.
+"""
+
+import base64
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.training.logs import Journal, read_journal
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Move:
+    """What one reorganisation changed: words, ascending, and where they went; the first of a run seats all words."""
+
+    step: int
+    words: Numbers  # (M,)
+    clusters: Numbers  # (M,)
+
+
+class History:
+    """Follows a partition from one reorganisation to the next."""
+
+    def __init__(self, cluster_of: Tensor, step: int = 0) -> None:
+        """`cluster_of` (V,), as it is now."""
+        self.last = _numbers(cluster_of)
+        words = np.arange(self.last.size, dtype=np.int32)
+        self.moves = [Move(step, words, self.last)]
+
+    def add(self, step: int, cluster_of: Tensor) -> Move:
+        """Notes where the words are now; what has changed."""
+        now = _numbers(cluster_of)
+        words = np.flatnonzero(now != self.last).astype(np.int32)
+        self.last = now
+        self.moves.append(Move(step, words, now[words]))
+        return self.moves[-1]
+
+
+class MovesJournal(Journal):
+    """The moves of the head of a model that has clusters, as a file; of another head an empty one."""
+
+    def __init__(self, path: Path, keep: int, model: nn.Module, step: int) -> None:
+        super().__init__(path, keep)
+        organized = (module for module in model.modules() if isinstance(module, SelfOrganizedSoftmax))
+        self.head = next(organized, None)
+        if self.head is not None:
+            self.history = History(self.head.partition.cluster_of, step)
+            # A run that goes on has its first line already; one begun before there was this file starts here.
+            if keep == 0:
+                self.write(_packed(self.history.moves[0]))
+
+    def reorganized(self, step: int) -> None:
+        """Adds what the reorganisation at this update has changed."""
+        if self.head is not None:
+            self.write(_packed(self.history.add(step, self.head.partition.cluster_of)))
+            self.history.moves.clear()  # they are in the file
+
+
+def read_moves(path: Path) -> list[Move]:
+    """What was written, or [] if nothing was."""
+    try:
+        return [_unpacked(record) for record in read_journal(path)]
+    except (ValueError, TypeError, LookupError, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged: it does not tell who moved; without the file, reports do without"
+        ) from error
+
+
+def until(moves: list[Move], step: int) -> list[Move]:
+    """The moves up to an update: those that led to the model of that update."""
+    return [move for move in moves if move.step <= step]
+
+
+def partitions(moves: list[Move]) -> Iterator[tuple[Move, Numbers]]:
+    """Each move with the clusters of all words before it, (V,); not the first, which has nothing before it."""
+    if not moves:
+        return
+    now = moves[0].clusters.copy()
+    for move in moves[1:]:
+        yield move, now.copy()
+        now[move.words] = move.clusters
+
+
+def _numbers(cluster_of: Tensor) -> Numbers:
+    found: Numbers = cluster_of.cpu().numpy().astype(np.int32)
+    return found
+
+
+def _packed(move: Move) -> dict[str, Any]:
+    # Gaps are small where many words move, so that most of their bytes are zero; bytes of like weight stand together.
+    rows = np.stack((np.diff(move.words, prepend=np.int32(0)), move.clusters))  # (2, M)
+    planes = np.ascontiguousarray(rows, dtype="<i4").view(np.uint8).reshape(-1, 4).T  # (4, 2M)
+    packed = zlib.compress(np.ascontiguousarray(planes).tobytes())
+    return {"step": move.step, "moved": int(move.words.size), "packed": base64.b64encode(packed).decode()}
+
+
+def _unpacked(record: dict[str, Any]) -> Move:
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(record["packed"])), dtype=np.uint8).reshape(4, -1)
+    rows = np.ascontiguousarray(planes.T).view("<i4").reshape(2, record["moved"])
+    return Move(record["step"], np.cumsum(rows[0], dtype=np.int32), rows[1].astype(np.int32))

@@ -1,0 +1,132 @@
+"""A run's folder: everything needed to go on with it, to use it, and to make it again."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from coterie_lab.training.environment import describe
+
+FORMAT = "coterie-run"
+VERSION = 3
+
+
+class Run:
+    """The folder and the names in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.environments = path / "environment.jsonl"  # a line each time the run was started
+        self.log = path / "log.jsonl"
+        self.reorganizations = path / "reorganisations.jsonl"
+        self.moves = path / "moves.jsonl"  # who moved at each of them, packed
+        self.checkpoint = path / "checkpoint.pt"  # to go on from
+        self.best = path / "model.pt"  # the model that is kept, to use
+        self.result = path / "result.json"  # there once the run is finished
+        self.partition = path / "partition.json"  # the clusters it was given
+        self.clusters = path / "clusters.json"  # those it has learned, for others
+
+    @classmethod
+    def create(cls, path: Path, kind: str, content: dict[str, Any], force: bool) -> "Run":
+        """A new folder with its configuration; `force`: in place of a run that is there."""
+        run = cls(path)
+        # A name that ends so is of a file that was never finished.
+        if path.exists() and (not path.is_dir() or any(found.suffix != ".new" for found in path.iterdir())):
+            if not run.config.is_file():
+                raise ValueError(f"{path} is there and is not a run: choose another name for --out")
+            if not force:
+                raise ValueError(f"{path} holds a run: go on with it (--resume) or replace it (--force)")
+            for old in vars(run).values():
+                if old != path:
+                    old.unlink(missing_ok=True)
+            for event in path.glob("tensorboard/events.out.*"):
+                event.unlink()
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(run.config, {"format": FORMAT, "version": VERSION, "kind": kind, **content})
+        return run
+
+    @classmethod
+    def open(cls, path: Path, kind: str) -> tuple["Run", dict[str, Any]]:
+        """A run that is there, and its configuration."""
+        run = cls(path)
+        if not run.config.is_file():
+            raise ValueError(f"{path} is not a run: there is no {run.config.name} in it")
+        content = read_json(run.config)
+        if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("kind") != kind:
+            raise ValueError(f'{run.config} is not of a run of kind "{kind}"')
+        if content.get("version") != VERSION:
+            raise ValueError(
+                f"{path} is a run of version {content.get('version')}, this program reads version {VERSION}: use the "
+                "program that made it, or start again with --force"
+            )
+        return run, content
+
+    def started(self) -> None:
+        """Notes where and how the run was started (again)."""
+        with written(self.environments), self.environments.open("a") as file:
+            file.write(json.dumps(describe(), ensure_ascii=False) + "\n")
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Notes what came out; the run is then finished."""
+        write_json(self.result, result)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON whole or not at all."""
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        with written(path):
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Says which file it was that could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{path} could not be written ({error.strerror or error}): free some space, or see that it may be written, "
+            "and start the command again (a training run goes on with --resume)"
+        ) from error
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds a folder that only one process at a time may train into."""
+    try:
+        import fcntl
+    except ImportError:  # not every system has such locks
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # nor every file system
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is training into {folder}: wait for it, stop it, or choose another --out"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON; a file that is not says so in one line."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error})") from error

@@ -1,0 +1,171 @@
+"""Who sits with whom: invariants, ways in, ways out."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie import Partition, SelfOrganizedSoftmax
+from coterie.checks import cluster_capacity, default_budget
+from coterie.clustering.partition import random_partition
+
+
+@given(st.data(), st.integers(1, 12))
+def test_index_tensors_agree(data, n_clusters):
+    cluster_of = data.draw(st.lists(st.integers(0, n_clusters - 1), min_size=1, max_size=60))
+    partition = Partition(cluster_of, n_clusters)
+    lists = partition.to_lists()
+    assert sorted(word for cluster in lists for word in cluster) == list(range(len(cluster_of)))
+    assert partition.sizes.tolist() == [len(cluster) for cluster in lists]
+    for c, members in enumerate(lists):
+        assert partition.members(c).tolist() == members == sorted(members)
+        assert all(cluster_of[word] == c for word in members)
+    assert torch.equal(partition.words[partition.position], torch.arange(len(cluster_of)))
+    assert partition.capacity == int(partition.sizes.max())
+    again = Partition.from_lists(lists)
+    assert torch.equal(again.cluster_of, partition.cluster_of)
+    mapped = Partition.from_mapping(dict(enumerate(cluster_of)))
+    assert torch.equal(mapped.cluster_of, partition.cluster_of)
+
+
+def test_whole_numbers_of_any_kind():
+    assert Partition.from_lists([torch.tensor([0, 2]).numpy(), torch.tensor([1])]).to_lists() == [[0, 2], [1]]
+
+
+def test_a_given_partition_may_be_fuller_but_reorganizing_keeps_the_limit():
+    crowded = Partition([0] * 40 + list(range(1, 8)) + [1] * 6, 8)
+    head = SelfOrganizedSoftmax(8, 53, torch.ones(53).long(), partition=crowded, score="paper", frequency_budget=2.0)
+    with torch.no_grad():
+        head.cluster_bias[0] = 100  # everyone would stay
+    head(torch.randn(500, 8), torch.arange(500) % 53)
+    head.reorganize()
+    assert int(head.partition.sizes.max()) <= 11  # 1.5 · √53, rounded up
+
+
+def test_assigning_in_place_keeps_the_memory_and_may_alias():
+    partition = Partition([0, 1, 0, 1], 2)
+    before = [buffer.data_ptr() for buffer in partition.buffers()]
+    partition.assign_(torch.tensor([1, 1, 1, 0]))
+    assert partition.to_lists() == [[3], [0, 1, 2]]
+    partition.assign_(partition.cluster_of)
+    assert partition.to_lists() == [[3], [0, 1, 2]]
+    assert before == [buffer.data_ptr() for buffer in partition.buffers()]
+
+
+@given(
+    n_words=st.integers(2, 2000),
+    gamma=st.floats(1.0, 3.0),
+    skew=st.floats(0.0, 3.0),
+    share_of_clusters=st.floats(0.0, 1.0),
+    seed=st.integers(0, 9999),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_random_start_keeps_both_limits_and_the_default_budget_always_can_be(
+    n_words, gamma, skew, share_of_clusters, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    counts = (1000 / torch.arange(1, n_words + 1) ** skew).long()[torch.randperm(n_words, generator=generator)]
+    n_clusters = max(1, round(share_of_clusters * n_words))
+    capacity = cluster_capacity(n_words, n_clusters, gamma)
+    budget = max(1, -int(-default_budget(n_words, n_clusters, capacity) * int(counts.sum()) // 1))
+    partition = random_partition(counts, n_clusters, capacity, budget)
+    assert int(partition.sizes.max()) <= capacity
+    for members in partition.to_lists():
+        mass = counts[members].tolist()
+        assert not mass or sum(mass) - min(mass) < budget
+
+
+def test_the_random_start_is_random_and_balanced():
+    counts = torch.randint(1, 50, (400,))
+    torch.manual_seed(1)
+    first = random_partition(counts, 20, 30, 10**9)
+    second = random_partition(counts, 20, 30, 10**9)
+    assert not torch.equal(first.cluster_of, second.cluster_of)
+    assert first.sizes.tolist() == [20] * 20
+
+
+def test_sizes_and_budget_hold_after_reorganizing():
+    counts = (3000 / torch.arange(1, 1001)).long()
+    head = SelfOrganizedSoftmax(8, 1000, counts, reorganize_every=5)
+    assert head.frequency_budget == 0.1
+    for _ in range(4):
+        head(torch.randn(500, 8), torch.multinomial(counts.float(), 500, replacement=True))
+        head.reorganize()
+    assert int(head.partition.sizes.max()) <= 1.5 * 1000**0.5 + 1
+    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, counts)
+    # A cluster takes a word only while below the budget; words never seen keep their place and come first, so the word
+    # that closed it may be its largest.
+    largest = torch.zeros_like(mass).scatter_reduce(0, head.partition.cluster_of, counts, "amax")
+    assert bool((mass - largest < 0.1 * counts.sum()).all())
+
+
+@pytest.mark.parametrize("vocabulary", [None, ["a", "b", "ü", "<unk>", '"', "\n", "语"]])
+def test_saved_and_loaded(tmp_path, vocabulary):
+    partition = Partition([2, 0, 0, 1, 2, 2, 0], 4, capacity=5)
+    partition.save(path := tmp_path / "partition.json", vocabulary)
+    again = Partition.load(path, vocabulary)
+    assert torch.equal(again.cluster_of, partition.cluster_of)
+    assert (again.n_clusters, again.capacity) == (4, 5)
+    if vocabulary:
+        assert '"ü"' in path.read_text(encoding="utf-8")
+        shuffled = vocabulary[::-1]
+        moved = Partition.load(path, shuffled)
+        assert moved.cluster_of.tolist() == partition.cluster_of.tolist()[::-1]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Partition([0, 1, 3], 3), "clusters 0 to 3; there are 3"),
+        (lambda: Partition([0, -1], 3), "clusters -1 to 0; there are 3"),
+        (lambda: Partition([], 3), "one whole number per word"),
+        (lambda: Partition(torch.rand(4), 3), "one whole number per word"),
+        (lambda: Partition([0, 0, 0], 1, capacity=2), "3 words, more than the capacity of 2"),
+        (lambda: Partition.from_lists([[0, 1], [1, 2]], 3), "word 1 is in cluster 0 and again in 1"),
+        (lambda: Partition.from_lists([[0], [2]], 3), r"1 of 3 words are in no cluster; the first: \[1\]"),
+        (lambda: Partition.from_lists([[0, 7]], 2), "names word 7; words are 0 to 1"),
+        (lambda: Partition.from_lists([]), "at least one cluster"),
+        (lambda: Partition.from_mapping({}), "mapping is empty"),
+        (lambda: Partition.from_mapping({0: 0, 2: 1}), r"in no cluster; the first: \[1\]"),
+        (lambda: Partition.from_mapping({0: -2}), "mapped to cluster -2"),
+        (lambda: Partition.from_mapping({5: 0}, 2), "names word 5; words are 0 to 1"),
+        (lambda: Partition.from_mapping({0: 0.9, 1: 1.9}), "a cluster must be a whole number; got 0.9"),
+        (lambda: Partition.from_lists([["a"]]), "a word must be a whole number; got 'a'"),
+    ],
+)
+def test_bad_partitions_say_what_is_wrong(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "content, vocabulary, message",
+    [
+        ("not json", None, "is not a partition"),
+        ("[1, 2]", None, '"format": "coterie-partition"'),
+        ('{"format": "other"}', None, "is not a partition"),
+        ('{"format": "coterie-partition", "n_words": 2}', None, "lacks 'clusters'"),
+        ('{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": 5}', None, "lists of words"),
+        ('{"format": "coterie-partition", "n_words": "2", "capacity": 2, "clusters": [[0]]}', None, "whole numbers"),
+        ('{"format": "coterie-partition", "n_words": 1, "capacity": 1, "clusters": [[""]]}', ["a"], "it names ''"),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "n_clusters": 1, "capacity": 2, "clusters": [["a", "b"]]}',
+            None,
+            "give the vocabulary",
+        ),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "n_clusters": 1, "capacity": 2, "clusters": [["a", "b"]]}',
+            ["a", "c"],
+            "another vocabulary: it names 'b'",
+        ),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "n_clusters": 1, "capacity": 2, "clusters": [["a", "b"]]}',
+            ["a", "b", "c"],
+            "the vocabulary has 3 words, the partition 2",
+        ),
+    ],
+)
+def test_bad_files_say_what_is_wrong(tmp_path, content, vocabulary, message):
+    (path := tmp_path / "partition.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        Partition.load(path, vocabulary)

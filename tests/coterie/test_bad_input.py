@@ -1,0 +1,218 @@
+"""Bad input gets an error that says what was given, what was expected, what to do; and nothing is lost."""
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+
+from coterie import Partition, SelfOrganizedSoftmax
+from coterie.loss import dispatch as backend
+from tests.layers import WIDTH, make
+
+
+def build(**options):
+    return SelfOrganizedSoftmax(**{"in_features": WIDTH, "n_classes": 53, **options})
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"counts": torch.ones(52)}, r"shape \(53,\); got \(52,\)"),
+        ({"counts": torch.ones(53, 1)}, r"shape \(53,\); got \(53, 1\)"),
+        ({"counts": [1] * 52 + [-4]}, "class 52 has -4"),
+        ({"counts": torch.tensor([1.0] * 52 + [math.nan])}, "class 52 has nan"),
+        ({"counts": torch.tensor([1.0] * 52 + [0.5])}, "whole numbers.*class 52 has 0.5"),
+        ({"counts": [0] * 53}, "all zero"),
+        ({"counts": [2**60] * 53}, "at most 2.53"),
+        ({"counts": torch.full((53,), 1e19)}, "at most 2.53"),
+        ({"counts": [1 + 1j] * 53}, "whole numbers; got torch.complex64"),
+        ({"counts": {"a": 1}}, "a list of numbers, one per class; got <class 'dict'>"),
+        ({"counts": ["1"] * 53}, "a list of numbers, one per class; got <class 'list'>"),
+        ({"n_clusters": 2.0}, "n_clusters must be a whole number, or None; got 2.0"),
+        ({"reorganize_every": 2.5}, "reorganize_every must be a whole number, or None; got 2.5"),
+        ({"reorganize_until": "9"}, "reorganize_until must be a whole number, or None; got '9'"),
+        ({"ignore_index": None}, "ignore_index must be a whole number; got None"),
+        ({"n_classes": True}, "n_classes must be a whole number; got True"),
+        ({"projection": "x"}, "projection must be one of True, False; got 'x'"),
+        ({"bias": None}, "bias must be one of True, False; got None"),
+        ({"n_classes": 1}, "n_classes must be at least 2; got 1"),
+        ({"in_features": 0}, "in_features must be at least 1; got 0"),
+        ({"n_clusters": 54}, "from 1 to n_classes = 53; got 54"),
+        ({"gamma": 0.7}, "gamma = 0.7 leaves 8 clusters with 6 places each for 53 words: raise gamma"),
+        ({"gamma": -1}, "gamma must be above 0"),
+        ({"frequency_budget": 0.0}, "frequency_budget must be above 0"),
+        (
+            {"counts": [1] * 53, "frequency_budget": 0.01},
+            r"find no cluster with room.*Raise frequency_budget",
+        ),
+        ({"reorganize_every": 0}, "reorganize_every must be at least 1, or None"),
+        ({"reorganize_until": -1}, "reorganize_until must be a number of updates"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
+        ({"statistic": "median"}, "statistic must be one of 'mean_hidden', 'table'; got 'median'"),
+        ({"smoothing": "none"}, "smoothing must be one of"),
+        ({"score": "best"}, "score must be one of"),
+        ({"reduction": "max"}, "reduction must be one of"),
+        ({"activation": "swish"}, "activation must be one of"),
+        ({"backend": "cuda"}, "backend must be one of"),
+        ({"partition": Partition([0, 1], 2)}, "seats 2 words in 2 clusters; expected 53 words"),
+        (
+            {"partition": Partition([0] * 53, 1), "n_clusters": 4},
+            "53 words in 1 clusters; expected 53 words in 4 clusters",
+        ),
+    ],
+)
+def test_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+@pytest.mark.parametrize("bad", [53, 1000, -1, -101])
+def test_a_target_out_of_range_is_refused_and_changes_nothing(bad):
+    head = make()
+    before = copy.deepcopy(head.state_dict())
+    target = torch.randint(0, 53, (6,))
+    target[2] = bad
+    with pytest.raises(IndexError, match=rf"1 target\(s\) out of range, such as {bad}; classes are 0 to 52.*-100"):
+        head(torch.randn(6, WIDTH), target)
+    for key, value in head.state_dict().items():
+        assert torch.equal(value, before[key])
+    head(torch.randn(6, WIDTH), target.clamp(0, 52))  # and it goes on
+
+
+def test_a_compiled_layer_learns_nothing_from_a_bad_target_and_step_raises():
+    torch._dynamo.reset()
+    head = make()
+    compiled = torch.compile(head, fullgraph=True, backend="aot_eager")
+    hidden = torch.randn(3, WIDTH)
+    alone = head(hidden[:1], torch.tensor([5])).loss
+    assert torch.allclose(compiled(hidden, torch.tensor([5, 99, -100])).loss, alone, atol=1e-6)
+    assert head.statistic.seen.nonzero().tolist() == [[5]]
+    with pytest.raises(IndexError, match="such as 99"):
+        head.step()
+    assert head.step() is None
+
+
+@pytest.mark.parametrize(
+    "hidden, target, message",
+    [
+        (torch.randn(4, 6), torch.zeros(4).long(), r"hidden must be \(\.\.\., 7\) wide; got shape \(4, 6\)"),
+        (torch.tensor(1.0), torch.tensor(0), "hidden must be"),
+        (torch.randn(4, 7), torch.zeros(5).long(), r"leading shape \(4,\); got \(5,\)"),
+        (torch.randn(4, 7), torch.zeros(4), "class numbers.*got .* of torch.float32"),
+    ],
+)
+def test_shapes(hidden, target, message):
+    with pytest.raises(ValueError, match=message):
+        make()(hidden, target)
+
+
+def test_a_hidden_vector_of_another_dtype():
+    with pytest.raises(TypeError, match=r"hidden is torch\.float64, the layer torch\.float32"):
+        make().log_prob(torch.randn(3, WIDTH).double())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_in_hidden_leaves_the_statistic_alone_and_is_said(bad):
+    head = make(counts=None, reorganize_every=1)
+    head(torch.randn(30, WIDTH), torch.randint(0, 53, (30,)))
+    remembered = head.statistic.total.clone()
+    hidden = torch.randn(30, WIDTH)
+    hidden[4, 2] = bad
+    head(hidden, torch.randint(0, 53, (30,)))
+    with pytest.warns(UserWarning, match=r"1 batch\(es\) left out of the statistic"):
+        head.step()
+    assert torch.equal(head.statistic.total, remembered)
+
+
+@pytest.mark.parametrize("k", [0, 54, -1])
+def test_k_out_of_range(k):
+    with pytest.raises(ValueError, match=f"k must be from 1 to n_classes = 53; got {k}"):
+        make().topk(torch.randn(WIDTH), k)
+    with pytest.raises(ValueError, match=f"top_k must be from 1 to n_classes = 53; got {k}"):
+        make().sample(torch.randn(WIDTH), top_k=k)
+
+
+@pytest.mark.parametrize("options", [{"temperature": -1}, {"temperature": math.nan}, {"top_p": 0}, {"top_p": 1.1}])
+def test_bad_sampling(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make().sample(torch.randn(WIDTH), **options)
+
+
+@pytest.mark.parametrize("other", [{"n_classes": 54}, {"n_clusters": 9}, {"in_features": 8}])
+def test_a_checkpoint_of_another_size_is_refused_and_changes_nothing(other):
+    head = make()
+    before = copy.deepcopy(head.state_dict())
+    expected = r"the checkpoint holds .* the layer was built for 53 classes in 8 clusters, width 7"
+    with pytest.raises(RuntimeError, match=expected):
+        head.load_state_dict(make(**other).state_dict())
+    for key, value in head.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_a_checkpoint_with_fuller_clusters_than_the_layer_has_places_for():
+    wide = make(partition=Partition([0] * 46 + list(range(1, 8)), 8))
+    head = make()
+    before = head.partition.cluster_of.clone()
+    with pytest.raises(RuntimeError, match="a cluster of 46 words; this layer has places for"):
+        head.load_state_dict(wide.state_dict())
+    assert torch.equal(head.partition.cluster_of, before)
+
+
+def test_a_checkpoint_of_another_statistic_is_refused_even_if_it_has_the_same_shape():
+    head = make(256, in_features=16)
+    assert head.n_clusters == 16
+    before = copy.deepcopy(head.state_dict())
+    with pytest.raises(RuntimeError, match="another kind than the layer's 'mean_hidden'"):
+        head.load_state_dict(make(256, in_features=16, statistic="table").state_dict())
+    for key, value in head.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_step_begins_to_count_batches_anew():
+    head = make(reorganize_every=1000)
+    head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
+    assert head.faults.unstepped() == 1
+    head.step()
+    assert head.faults.unstepped() == 0
+
+
+def test_a_budget_without_end_is_no_budget():
+    head = make(frequency_budget=math.inf)
+    head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,)))
+    head.reorganize()
+
+
+def test_trained_long_without_step_says_so_once():
+    head = make(reorganize_every=5)
+
+    def train():
+        for _ in range(1000):
+            head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
+
+    with pytest.warns(UserWarning, match=r"Call head\.step\(\) after every optimizer\.step\(\)"):
+        train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train()
+
+
+def test_a_reorganization_without_room_keeps_the_clusters_and_says_so():
+    head = make(reorganize_every=1, counts=torch.ones(53).long())
+    head.frequency_budget = 0.01
+    before = head.partition.cluster_of.clone()
+    head(torch.randn(500, WIDTH), torch.randint(0, 53, (500,)))
+    with pytest.warns(UserWarning, match="the clusters stay as they are: .* Raise frequency_budget"):
+        assert head.step() is None
+    with pytest.raises(ValueError, match="Raise frequency_budget"):
+        head.reorganize()
+    assert torch.equal(head.partition.cluster_of, before)
+
+
+def test_the_kernels_are_refused_where_there_is_no_gpu(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(backend, "INTERPRETED", False)
+    head = build(backend="triton")
+    with pytest.raises(ValueError, match='computes on a GPU; hidden is on cpu: use backend="auto"'):
+        head(torch.randn(3, WIDTH), torch.zeros(3, dtype=torch.int64))

@@ -1,0 +1,174 @@
+"""The bench: right sums, honest tables, and a run from the command line. No test asserts on a clock."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from coterie_lab.bench import report, run, timing
+from coterie_lab.bench.floor import Machine
+from coterie_lab.bench.methods import build, zipf_counts
+from coterie_lab.bench.run import Row, Shape, problem, training_step
+from coterie_lab.bench.timing import in_turns, measure
+
+CPU = torch.device("cpu")
+
+
+def test_the_floor_is_bytes_and_operations_over_rates():
+    machine = Machine(bytes_per_second=4e12, operations_per_second=800e12)
+    # Worked out by hand: 3 · V · D numbers of two bytes, 3 · 2 · (T + C) · D² operations with C = 368 and 1,000.
+    assert machine.floor_ms(131_072, 1_024, 8_192, torch.bfloat16) == pytest.approx(0.20133 + 0.06732, abs=1e-5)
+    assert machine.floor_ms(1_000_000, 256, 4_096, torch.bfloat16) == pytest.approx(0.384 + 0.002505, abs=1e-5)
+    # Fewer tokens than clusters: both projections are of the tokens.
+    assert machine.floor_ms(1_000_000, 256, 10, torch.bfloat16) == pytest.approx(0.384 + 9.83e-6, abs=1e-7)
+
+
+def test_targets_follow_zipfs_law():
+    _, target = problem(Shape(1000, 4, 20_000), CPU, torch.float32)
+    share = torch.bincount(target, minlength=1000).double() / 20_000
+    law = zipf_counts(1000).double() / zipf_counts(1000).sum()
+    assert torch.allclose(share[:10], law[:10], atol=0.01)
+
+
+REGISTERED = ("importance", "nce", "hsm-similarity", "hsm-huffman", "differentiated", "cnn")
+
+
+@pytest.mark.parametrize("name", ["coterie", "full", "adaptive", "F.linear_cross_entropy", *REGISTERED])
+def test_a_step_gives_every_gradient(name):
+    shape = Shape(5_000, 16, 64)
+    method = build(name, shape.words, shape.width, CPU, torch.float32)
+    if method is None:
+        pytest.skip(f"this torch has no {name}")
+    hidden, target = problem(shape, CPU, torch.float32)
+    training_step(method, hidden, target)()
+    assert torch.isfinite(method.loss(hidden, target))
+    if method.topk is not None:
+        method.topk(hidden[:2], 10)
+
+
+def test_a_head_of_the_registry_can_be_timed_as_a_graph():
+    assert build("importance graph", 100, 8, CPU, torch.float32).graph
+    assert not build("importance", 100, 8, CPU, torch.float32).graph
+
+
+def test_measuring_repeats_and_orders():
+    calls = []
+    timing = measure(lambda: calls.append(1), CPU, seconds=0.001)
+    assert timing.low <= timing.ms <= timing.high
+    assert len(calls) == timing.repeats + 4
+
+
+def a_row(method, words, step):
+    return Row(method, Shape(words, 8, 8), forward=step / 3, step=step, step_low=step, step_high=step, floor=1.0)
+
+
+def test_several_take_turns():
+    calls = []
+    timings = in_turns({name: partial(calls.append, name) for name in "ab"}, CPU, seconds=0.0)
+    assert "".join(calls) == "aaaabbbb" + "aabb" * 5  # of two calls in a turn the first is not counted
+    assert [timing.repeats for timing in timings.values()] == [5, 5]
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """Which methods were timed together."""
+    seen = []
+
+    def noted(works, device, seconds):
+        seen.append(tuple(works))
+        return in_turns(works, device, 0.0)
+
+    monkeypatch.setattr(run, "in_turns", noted)
+    return seen
+
+
+MACHINE = Machine(1e10, 1e10)
+
+
+def test_methods_that_fit_together_take_turns_and_one_that_fails_is_left_out(turns, monkeypatch):
+    def broken(name, *shape):
+        return replace(build(name, *shape), **({"loss": None} if name == "adaptive" else {}))
+
+    monkeypatch.setattr(run, "build", broken)
+    found = list(run.rows([Shape(300, 8, 16)], ["coterie", "adaptive", "full"], CPU, torch.float32, MACHINE))
+    assert turns == [("coterie", "full")] * 4
+    assert [row.method for row in found] == ["coterie", "adaptive", "full"]
+    assert [row.error for row in found] == [None, "TypeError: 'NoneType' object is not callable", None]
+    assert all(min(row.step, row.forward, row.topk_1, row.topk_64) > 0 for row in found if not row.error)
+
+
+def test_methods_too_large_to_be_there_together_go_one_by_one(turns, monkeypatch):
+    monkeypatch.setattr(run, "TOGETHER", 3 * 2 * 300 * 8 * 4 - 1)
+    list(run.rows([Shape(300, 8, 16)], ["coterie", "full"], CPU, torch.float32, MACHINE, inference=False))
+    assert turns == [("coterie",), ("coterie",), ("full",), ("full",)]
+
+
+def test_exponents_are_fitted_to_the_upper_half():
+    sizes = [2**k for k in range(14, 21)]
+    sweep = [a_row("linear", v, v / 1e3) for v in sizes] + [a_row("root", v, 10 + 0 * v) for v in sizes[:3]]
+    sweep += [a_row("root", v, v**0.5) for v in sizes[3:]]
+    fitted = report.exponents(sweep)
+    assert fitted["linear"] == pytest.approx(1)
+    assert fitted["root"] == pytest.approx(0.5)
+
+
+def test_tables_give_ratios_to_ours_and_say_what_failed(tmp_path):
+    rows = [a_row("coterie", 100, 2.0), a_row("full", 100, 30.0), Row("CCE", Shape(100, 8, 8), error="out of memory")]
+    sweep = [a_row("coterie", v, 1.0) for v in (2**14, 2**15)]
+    report.write(tmp_path, {"date": "today"}, Machine(1e12, 1e14), rows, sweep)
+    text = (tmp_path / "bench.md").read_text()
+    assert "| full | 10 | 30 | 30–30 | 15.00× | 30.0× |" in text
+    assert "| CCE | out of memory |" in text
+    assert (tmp_path / "bench.png").stat().st_size > 1000
+    assert report.read(tmp_path / "bench.json") == ({"date": "today"}, Machine(1e12, 1e14), rows, sweep)
+
+
+def coterie(*arguments):
+    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_writes_one_report(tmp_path):
+    options = ("--shape", "2000,16,64", "--heads", "coterie,full,adaptive,importance", "--no-sweep", "--device", "cpu")
+    done = coterie("bench", *options, "--seconds", "0.05", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["method"] for row in content["rows"]] == ["coterie", "full", "adaptive", "importance"]
+    assert all(row["step"] > 0 and row["topk_1"] > 0 for row in content["rows"])
+    assert {"date", "hardware", "versions", "command"} <= content["environment"].keys()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--shape", "12"), "--shape takes V,d,tokens"),
+        (("--heads", "best"), "unknown head 'best'; there are: coterie"),
+        (("--device", "cuda"), "PyTorch sees none"),
+        (("--device", "tpu"), "device must be one of auto, cpu, cuda; got 'tpu'"),
+        (("--redraw", "pyproject.toml"), "pyproject.toml is not a bench.json"),
+        (("--redraw", "docs/results/demo.json"), "demo.json is not a bench.json"),
+        (("--out", "pyproject.toml"), "pyproject.toml"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(arguments, message):
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = coterie("bench", *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_memory_that_recordings_keep_is_counted(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 500)
+    parts = [((0, 0), 900, 100), ((0, 7), 80, 50)]  # what the allocator keeps for anybody, and for one graph
+    found = [{"segment_pool_id": pool, "total_size": size, "allocated_size": used} for pool, size, used in parts]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: found)
+    calls = []
+    assert timing.peak_memory(lambda: calls.append(1), before=200) == 500 + 30 - 200
+    assert calls == [1]

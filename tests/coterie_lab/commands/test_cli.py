@@ -1,0 +1,84 @@
+"""The command line: it runs, and answers mistakes in one line."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from coterie_lab import cli
+from coterie_lab.training import environment
+
+
+def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coterie_lab", *arguments], capture_output=True, text=True, timeout=300
+    )
+
+
+def test_demo_runs_and_prints_its_table(tmp_path):
+    done = coterie("demo", "--epochs", "1", "--words", "30000", "--out", str(tmp_path / "runs" / "demo.json"))
+    assert done.returncode == 0, done.stderr
+    for expected in ("perplexity", "self-organized", "the grammar itself", "169.7", "Some clusters", "in-cluster"):
+        assert expected in done.stdout
+    written = json.loads((tmp_path / "runs" / "demo.json").read_text())
+    assert set(written["results"]) == {"full softmax", "self-organized"}
+    assert written["environment"]["versions"]["torch"]
+    page = tmp_path / "runs" / "demo.html"
+    assert f"open {page.as_uri()}" in done.stdout.splitlines()[-1]
+    assert "explorer-1" in page.read_text()
+
+
+def test_mistakes_are_answered_without_a_traceback():
+    for arguments in (("demo", "--words", "3"), ("nothing",), ("demo", "--epochs", "zero")):
+        done = coterie(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert done.stderr.strip()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    done = coterie("demo", "--out", str(tmp_path))
+    assert done.returncode == 1
+    assert "is a folder: give the name of a file" in done.stderr
+    assert "generated language" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("Storage size calculation overflowed with sizes=[9]"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_is_told_in_one_line(monkeypatch, error):
+    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
+    with pytest.raises(SystemExit, match="more memory than there is"):
+        cli.main()
+
+
+@pytest.mark.parametrize("said", ["a mistake of our own", "CUDA error: an illegal memory access was encountered"])
+def test_our_own_mistakes_are_not_hidden(monkeypatch, said):
+    monkeypatch.setattr(cli, "app", Mock(side_effect=RuntimeError(said)))
+    with pytest.raises(RuntimeError, match=said):
+        cli.main()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("coterie_lab.__main__", "coterie x"), ("coterie_lab.bench.search", "python -m coterie_lab.bench.search x")],
+)
+def test_a_record_names_the_program_that_made_it(monkeypatch, module, said):
+    monkeypatch.setattr(sys, "argv", ["program", "x"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
+    assert environment.describe()["command"] == said
+
+
+def test_the_core_needs_no_extras():
+    program = "import sys, coterie; assert not {'typer', 'rich', 'sklearn', 'triton'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

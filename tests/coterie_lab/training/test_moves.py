@@ -1,0 +1,106 @@
+"""Who moved when: what a run notes of its reorganisations is true, small, and the same when it was interrupted."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from coterie_lab.tasks.language.train import LanguageTask, train
+from coterie_lab.training import checkpoint
+from coterie_lab.training.logs import read_journal
+from coterie_lab.training.moves import History, _packed, _unpacked, partitions, read_moves, until
+from coterie_lab.training.run import Run
+from tests.corpora import small, tiny_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def test_moves_are_packed_without_loss():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randint(0, 70_000, (5_000,), generator=generator)
+    history = History(before)
+    after = torch.where(torch.rand(5_000, generator=generator) < 0.3, 69_999, before)
+    for move in (*history.moves, history.add(7, after), history.add(8, after)):
+        again = _unpacked(_packed(move))
+        assert again.step == move.step
+        assert np.array_equal(again.words, move.words)
+        assert np.array_equal(again.clusters, move.clusters)
+    assert history.moves[2].words.size == 0
+
+
+def test_a_move_takes_about_two_bytes():
+    cluster_of = torch.randint(0, 211, (44_370,), generator=torch.Generator().manual_seed(0))
+    assert len(_packed(History(cluster_of).moves[0])["packed"]) < 1.5 * 44_370
+
+
+def test_a_runs_moves_lead_to_its_model(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small())
+    run = Run(tmp_path / "run")
+    moves = read_moves(run.moves)
+    told = read_journal(run.reorganizations)
+    assert [move.step for move in moves] == [0] + [record["step"] for record in told]
+    assert [move.words.size for move in moves[1:]] == [record["words_moved"] for record in told]
+    assert any(record["words_moved"] for record in told)
+    best = torch.load(run.best, weights_only=True)
+    kept = until(moves, best["evaluation"]["step"])
+    *_, (last, before) = partitions(kept)
+    assert not np.any(before[last.words] == last.clusters)
+    before[last.words] = last.clusters
+    assert np.array_equal(before, best["model"]["head.partition.cluster_of"].numpy())
+
+
+def test_an_interrupted_run_notes_the_same(corpus, tmp_path, monkeypatch):
+    train(corpus, tmp_path / "whole", small())
+    usual = LanguageTask.batch
+
+    def interrupted(self, step):
+        if step == 21:
+            os.kill(os.getpid(), signal.SIGINT)
+        return usual(self, step)
+
+    monkeypatch.setattr(LanguageTask, "batch", interrupted)
+    assert not train(corpus, tmp_path / "cut", small()).finished
+    monkeypatch.undo()
+    with (tmp_path / "cut/moves.jsonl").open("a") as file:
+        file.write('{"step": 30, "moved"')  # what a killed run had begun to write
+    assert len(read_moves(tmp_path / "cut/moves.jsonl")) == 2
+    assert train(corpus, tmp_path / "cut", small(), resume=True).finished
+    assert (tmp_path / "whole/moves.jsonl").read_bytes() == (tmp_path / "cut/moves.jsonl").read_bytes()
+
+
+def test_a_run_begun_before_there_were_moves_goes_on(corpus, tmp_path, monkeypatch):
+    usual = LanguageTask.batch
+
+    def interrupted(self, step):
+        if step == 21:
+            os.kill(os.getpid(), signal.SIGINT)
+        return usual(self, step)
+
+    monkeypatch.setattr(LanguageTask, "batch", interrupted)
+    train(corpus, tmp_path / "run", small())
+    monkeypatch.undo()
+    run = Run(tmp_path / "run")
+    content = checkpoint.load(run.checkpoint)
+    checkpoint.save(run.checkpoint, {**content, "positions": content["positions"][:2]})
+    run.moves.unlink()
+    assert train(corpus, run.path, small(), resume=True).finished
+    moves = read_moves(run.moves)
+    assert (moves[0].step, moves[0].words.size) == (22, corpus.n_words)
+    assert moves[1].step == 30
+
+
+def test_a_head_without_clusters_has_no_moves(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(head="full", head_options={}, epochs=1))
+    assert read_moves(tmp_path / "run/moves.jsonl") == []
+    assert list(partitions([])) == []
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "moves.jsonl").write_text('{"step": 0, "moved": 3, "packed": "AAAA"}\n')
+    with pytest.raises(ValueError, match=r"moves\.jsonl is damaged"):
+        read_moves(tmp_path / "moves.jsonl")

@@ -1,0 +1,274 @@
+"""A run's folder: whose text it is of, one process at a time, and what is said when it cannot be written."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from coterie_lab.data.corpus import prepare
+from coterie_lab.tasks.language.settings import from_preset
+from coterie_lab.tasks.language.train import LanguageTask, data, train
+from coterie_lab.tasks.language.trained import Trained
+from coterie_lab.training import checkpoint
+from coterie_lab.training.logs import Board, Journal
+from coterie_lab.training.run import Run, alone, write_whole
+from tests.corpora import SMALL as CORPUS_SMALL
+from tests.corpora import small, tiny_corpus, tiny_text
+from tests.coterie_lab.commands.test_lm_commands import SMALL, coterie
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def run(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(epochs=1))
+    return tmp_path / "run"
+
+
+# -- whose text -----------------------------------------------------------------------------------------------------
+
+
+def renamed(folder):
+    """A text with the sizes and counts of the other, of other words."""
+    folder.mkdir()
+    (folder / "text.txt").write_text(tiny_text().replace("a", "ä"))
+    return prepare([folder / "text.txt"], folder / "data")
+
+
+def test_another_text_of_the_same_size_is_refused_and_leaves_the_run_alone(corpus, run, tmp_path):
+    other = renamed(tmp_path / "other")
+    assert [len(other.train), len(other.dev), other.n_words] == [len(corpus.train), len(corpus.dev), corpus.n_words]
+    words = (run / "vocabulary.json").read_bytes()
+    with pytest.raises(ValueError, match="was trained on another text than"):
+        train(other, run, small(epochs=1), resume=True)
+    assert (run / "vocabulary.json").read_bytes() == words
+
+
+def test_the_same_text_prepared_elsewhere_is_the_same(corpus, run, tmp_path):
+    again = tiny_corpus(tmp_path)
+    assert data(again).fingerprint == data(corpus).fingerprint
+    assert train(again, run, small(epochs=1), resume=True).finished
+
+
+def test_a_run_from_before_texts_were_told_apart_goes_on(corpus, run):
+    config = json.loads((run / "config.json").read_text())
+    del config["corpus"]["digest"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert train(corpus, run, small(epochs=1), resume=True).finished
+
+
+def test_a_run_from_before_presets_were_noted_goes_on(corpus, tmp_path):
+    settings = from_preset("paper", **{**CORPUS_SMALL, "epochs": 1})
+    train(corpus, tmp_path / "run", settings)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["settings"].pop("preset") == "paper"
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    assert train(corpus, tmp_path / "run", settings, resume=True).finished
+
+
+def test_no_limit_and_never_are_settings(corpus, tmp_path):
+    train(corpus, tmp_path / "run", small(epochs=1, clip=math.inf, checkpoint_every=math.inf))
+    assert Trained.open(tmp_path / "run", "cpu").settings.clip == math.inf
+
+
+def test_a_development_part_of_one_word_is_told_before_training(tmp_path):
+    (tmp_path / "text.txt").write_text(tiny_text() + " x")
+    corpus = prepare([tmp_path / "text.txt"], tmp_path / "data", dev_chars=1)
+    with pytest.raises(ValueError, match=r"1 word.* for development, and two are the least"):
+        train(corpus, tmp_path / "run", small())
+    assert not (tmp_path / "run").exists()
+
+
+# -- one process at a time ------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_while_the_first_is_at_work(corpus, run):
+    log = (run / "log.jsonl").read_bytes()
+    program = (
+        "import sys; from pathlib import Path; from coterie_lab.training.run import alone\n"
+        "with alone(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        for options in ({"resume": True}, {"force": True}):
+            with pytest.raises(ValueError, match="another process is training into"):
+                train(corpus, run, small(epochs=1), **options)
+        other.communicate()
+    assert (run / "log.jsonl").read_bytes() == log
+    assert train(corpus, run, small(epochs=1), resume=True).finished
+
+
+def test_a_run_holds_its_folder_while_it_trains_and_no_longer(corpus, tmp_path, monkeypatch):
+    out, seen = tmp_path / "run", []
+
+    def saved(path, content):
+        with pytest.raises(ValueError, match="another process"), alone(out):
+            pass
+        seen.append(path.name)
+
+    monkeypatch.setattr(checkpoint, "save", saved)
+    train(corpus, out, small(epochs=1))
+    assert seen
+    with alone(out):
+        pass
+
+
+def test_a_new_folder_is_held_before_anything_is_written(corpus, tmp_path, monkeypatch):
+    out, usual = tmp_path / "new/run", Run.create
+
+    def created(path, *given):
+        assert not any(path.iterdir())
+        with pytest.raises(ValueError, match="another process"), alone(path):
+            pass
+        return usual(path, *given)
+
+    monkeypatch.setattr(Run, "create", created)
+    assert train(corpus, out, small(epochs=1)).finished
+
+
+# -- no room --------------------------------------------------------------------------------------------------------
+
+
+class Full:
+    """A file on a full disk."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self):
+        self.write("")
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_to_do(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "log.jsonl")
+    journal.file.close()
+    journal.file = Full()
+    with pytest.raises(OSError, match=r"log\.jsonl could not be written \(No space left.*--resume"):
+        journal.write({"step": 1})
+    journal.close()
+    with pytest.raises(OSError, match=r"nowhere/report\.md could not be written \(No such file"):
+        write_whole(tmp_path / "nowhere/report.md", "text")
+
+
+def test_tensorboard_without_room_is_done_without(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    before = threading.excepthook
+    board = Board(tmp_path, 0)
+
+    def fail(kind=OSError):
+        raise kind(errno.ENOSPC, "No space left on device")
+
+    class Own(threading.Thread):
+        __module__ = "tensorboard.summary"
+
+    for thread, kind in ((Own, OSError), (Own, KeyError), (threading.Thread, BlockingIOError)):
+        one = thread(target=fail, args=(kind,))
+        one.start()
+        one.join()
+    assert [failure.exc_type for failure in told] == [KeyError, BlockingIOError]  # not its own full disk
+
+    class Writer:
+        def add_scalar(self, *given):
+            fail()
+
+        def close(self):
+            fail()
+
+    board.writer = Writer()
+    board.write("train", {"step": 1, "loss": 2.0})
+    assert board.writer is None
+    board.write("train", {"step": 2, "loss": 2.0})
+    board.writer = Writer()
+    board.close()
+    assert threading.excepthook is before
+
+
+# -- going on -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_which_nothing_has_begun_begins_now(corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    done = coterie("lm", "train", corpus.path, "--out", tmp_path / "run", "--resume", *SMALL)
+    assert done.exit_code == 0, done.exception
+
+
+def test_a_run_that_is_not_there_begins_and_that_is_said(corpus, tmp_path):
+    arguments = ("lm", "train", corpus.path, "--out", tmp_path / "run", "--resume", *SMALL)
+    assert "there is no run at" in coterie(*arguments).stderr
+    assert "there is no run at" not in coterie(*arguments).stderr
+
+
+def test_a_preset_said_again_brings_back_no_defaults(corpus, tmp_path):
+    arguments = ["lm", "train", corpus.path, "--out", tmp_path / "run", "--preset", "paper"]
+    assert coterie(*arguments, *SMALL).exit_code == 0
+    done = coterie(*arguments, "--resume")
+    assert done.exit_code == 0, done.exception
+
+
+def test_another_preset_than_the_runs_is_refused(corpus, run):
+    for other in ("paper", "worst"):
+        done = coterie("lm", "train", corpus.path, "--out", run, "--resume", "--preset", other)
+        assert f"was started with preset best, not {other}" in str(done.exception)
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_trained_over(corpus, run):
+    (run / "checkpoint.pt").unlink()
+    model = (run / "model.pt").read_bytes()
+    with pytest.raises(ValueError, match=r"is finished and its checkpoint\.pt is gone"):
+        train(corpus, run, small(epochs=1), resume=True)
+    assert (run / "model.pt").read_bytes() == model
+
+
+def test_a_model_is_not_taken_for_a_checkpoint(corpus, run):
+    (run / "model.pt").rename(run / "checkpoint.pt")
+    with pytest.raises(ValueError, match="is not a checkpoint to go on from"):
+        train(corpus, run, small(epochs=1), resume=True)
+
+
+def test_a_checkpoint_is_promised_only_where_there_is_one(corpus, tmp_path, monkeypatch):
+    with monkeypatch.context() as changed:
+        usual = LanguageTask.loss
+        changed.setattr(LanguageTask, "loss", lambda self, *batch: usual(self, *batch) * float("nan"))
+        with pytest.raises(ValueError, match=r"lower the learning rate or the clipping norm$"):
+            train(corpus, tmp_path / "run", small())
+    out = tmp_path / "other"
+    train(corpus, out, small(epochs=1))
+    Run(out).result.unlink()
+    content = checkpoint.load(out / "checkpoint.pt")
+    content["ranks"][0]["loss_sum"] = torch.tensor(float("nan"))
+    content["progress"]["step"] -= 1
+    checkpoint.save(
+        out / "checkpoint.pt", {name: content[name] for name in content if name not in ("format", "version")}
+    )
+    with pytest.raises(ValueError, match=r"The last checkpoint is unharmed$"):
+        train(corpus, out, small(epochs=1), resume=True)
+
+
+# -- nobody listens -------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_pipe_does_not_end_the_work():
+    program = (
+        "from coterie_lab.training.logs import Listening\n"
+        "console = Listening()\n"
+        "for _ in range(20000): console.print('a line of some length')\n"
+        "print('done')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as done:
+        done.stderr.close()
+        assert done.stdout.read() == "done\n"
+    assert done.returncode == 0

@@ -1,0 +1,415 @@
+"""The trainer: schedules, Adagrad, the loop's stops and logs, the update as a graph."""
+
+import copy
+import json
+import math
+import os
+import signal
+from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from coterie.clustering.prior import log_frequency
+from coterie_lab.data.streams import IGNORED, Streams, whole
+from coterie_lab.tasks.language.build import build, groups
+from coterie_lab.tasks.language.settings import PRESETS, Settings, from_preset
+from coterie_lab.tasks.language.train import LanguageTask, train
+from coterie_lab.training import checkpoint, optimizers
+from coterie_lab.training import graph as graph_module
+from coterie_lab.training.adagrad import Adagrad
+from coterie_lab.training.distributed import World
+from coterie_lab.training.graph import AGAIN, WARM_UP, GraphedUpdate
+from coterie_lab.training.logs import read_journal
+from coterie_lab.training.run import Run
+from coterie_lab.training.schedules import factor
+from coterie_lab.training.update import Update
+from tests.corpora import small, tiny_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+# -- schedules ----------------------------------------------------------------------------------------------------
+
+
+def test_halving_halves_each_epoch_of_the_second_half():
+    by_epoch = [factor("halving", 10 * epoch + 9, 10, 5) for epoch in range(5)]
+    assert by_epoch == [1, 1, 1, 0.5, 0.25]
+    assert [factor("halving", epoch, 1, 4) for epoch in range(4)] == [1, 1, 0.5, 0.25]
+    assert factor("halving", 5, 10, 1) == 1
+
+
+def test_cosine_and_linear_fall_to_nothing_after_the_warm_up():
+    for schedule in ("cosine", "linear"):
+        found = [factor(schedule, step, 50, 2, warmup=10) for step in range(101)]
+        assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
+        assert found[10] == 1
+        assert all(a > b for a, b in pairwise(found[10:]))
+        assert found[100] == pytest.approx(0)
+        assert found[55] == pytest.approx(0.5)
+
+
+# -- optimizers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adagrad_is_torchs(weight_decay):
+    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    a = Adagrad(ours.parameters(), lr=0.1, accumulator=1e-5, weight_decay=weight_decay)
+    b = torch.optim.Adagrad(theirs.parameters(), lr=0.1, initial_accumulator_value=1e-5, weight_decay=weight_decay)
+    for _ in range(4):
+        x = torch.randn(6, 5)
+        for model, optimizer in ((ours, a), (theirs, b)):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_rowwise_adagrad_keeps_one_sum_a_row():
+    weight = torch.nn.Parameter(torch.randn(4, 6))
+    optimizer = Adagrad([{"params": [weight], "rowwise": True}], lr=0.5, accumulator=0.25)
+    expected, total = weight.detach().clone(), torch.full((4,), 0.25)
+    for _ in range(3):
+        weight.grad = torch.randn(4, 6)
+        weight.grad[2] = 0
+        total += (weight.grad**2).mean(1)
+        expected -= 0.5 * weight.grad / total.sqrt()[:, None]
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected)
+    assert optimizer.state[weight]["sum"].shape == (4, 1)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
+def test_learning_rates_follow_their_group_and_survive_loading(name):
+    weights = [torch.nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
+    settings = small(optimizer=name, learning_rate=0.2)
+    wanted = [{"params": weights[:1], "rowwise": True}, {"params": weights[1:], "factor": 0.1}, {"params": []}]
+    optimizer = optimizers.build(settings, [dict(group) for group in wanted])
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizers.set_learning_rate(optimizer, 0.5)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.01])
+    optimizer.step()
+    again = optimizers.build(settings, [dict(group) for group in wanted])
+    optimizers.load(again, optimizer.state_dict())
+    optimizers.set_learning_rate(again, 0.25)
+    assert [float(group["lr"]) for group in again.param_groups] == pytest.approx([0.05, 0.005])
+    for key, value in optimizer.state[weights[1]].items():
+        torch.testing.assert_close(again.state[weights[1]][key], value)
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+
+def test_streams_read_the_text_side_by_side_and_share_it_among_processes():
+    ids = torch.arange(100).numpy().astype("uint16")
+    streams = Streams(ids, 4, 6)
+    assert streams.steps == 4
+    words, targets = streams.batch(2)
+    assert words.tolist()[1] == [36, 37, 38, 39, 40, 41]
+    assert torch.equal(targets, words + 1)
+    halves = [Streams(ids, 4, 6, rank, 2).batch(2)[0] for rank in range(2)]
+    assert torch.equal(torch.cat(halves), words)
+    with pytest.raises(ValueError, match="too short for 60 sequences"):
+        Streams(ids, 60, 6)
+    with pytest.raises(ValueError, match="shared evenly"):
+        Streams(ids, 4, 6, 0, 3)
+
+
+@pytest.mark.parametrize(("n", "sequences", "length"), [(101, 4, 7), (100, 7, 3), (3, 16, 64), (2, 1, 1)])
+def test_evaluation_meets_every_word_but_the_first_once_after_the_one_before(n, sequences, length):
+    ids = torch.arange(n).numpy().astype("int32")
+    met = []
+    for words, targets in whole(ids, sequences, length):
+        real = targets != IGNORED
+        assert torch.equal(targets[real], words[real] + 1)
+        met += targets[real].tolist()
+    assert sorted(met) == list(range(1, n))
+
+
+# -- settings and model -------------------------------------------------------------------------------------------
+
+
+def test_presets_differ_as_the_paper_does():
+    paper, best = from_preset("paper"), from_preset("best")
+    assert (paper.dropout, paper.accumulator, paper.head) == (0.0, 0.0, "self-organized-paper")
+    assert (best.dropout, best.accumulator, best.head) == (0.25, 1e-5, "self-organized")
+    assert from_preset("paper", dropout=0.5).dropout == 0.5
+    for head in ("full", "full-compiled", "full-chunked", "importance", "nce"):  # nobody there starts from the counts
+        assert from_preset("paper", head=head).head_options == {"biases": "random"}
+    for head in ("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"):
+        assert from_preset("paper", head=head).head_options == {"bias": False}
+    assert paper.head_options == {}
+    assert from_preset("paper", head="nce", head_options={"biases": "counts"}).head_options == {"biases": "counts"}
+    assert (best.settle, paper.settle, from_preset("best", head="full").settle) == (0.7, 1.0, 1.0)
+    assert from_preset("best", settle=1.0).settle == 1.0
+    assert from_preset("best", head_options={"reorganize_until": 9}).settle == 1.0
+    for preset in PRESETS:
+        settings = from_preset(preset)
+        assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"dropout": 1.0},
+        {"optimizer": "sgd"},
+        {"tied": True, "hidden": 8},
+        {"nonsense": 1},
+        {"settle": 2},
+        {"settle": 0.5, "head_options": {"reorganize_until": 9}},
+        {"keep": "first"},
+        {"epochs": "x"},
+        {"epochs": 1.5},
+        {"graph": 1},
+        {"dropout": "x"},
+        {"learning_rate": math.nan},
+        {"head_options": 3},
+        {"seed": -1},
+    ],
+)
+def test_wrong_settings_are_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        from_preset("best", **wrong)
+
+
+def test_every_parameter_is_trained_once_and_starts_as_told(corpus):
+    settings = small(tied=True)
+    model = build(settings, corpus.counts)
+    found = [parameter for group in groups(model, settings) for parameter in group["params"]]
+    assert len(found) == len(set(found)) == len(list(model.parameters()))
+    assert model.head.weight is model.embedding.weight
+    assert float(model.embedding.weight.detach().abs().max()) <= 0.1
+    assert torch.equal(model.head.projection.weight, torch.eye(16).repeat(2, 1))
+
+
+def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
+    model = build(small(tied=True), corpus.counts)
+    words = torch.arange(corpus.n_words)
+    head, own = model.head, model.embedding.weight
+    assert torch.equal(model.embedding(words), own + head.cluster_weight[head.partition.cluster_of])
+    head.partition.assign_(head.partition.cluster_of.roll(1))  # words that move take the new cluster's
+    assert torch.equal(model.embedding(words), own + head.cluster_weight[head.partition.cluster_of])
+    model.embedding(words[:3]).sum().backward()
+    joined = torch.bincount(head.partition.cluster_of[:3], minlength=head.n_clusters).float()
+    assert torch.equal(head.cluster_weight.grad[:, 0], joined)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.head.cluster_weight.zero_()
+    assert torch.equal(copied.embedding(words), copied.embedding.weight)  # it follows the copy's head
+    assert not torch.equal(model.embedding(words), own)
+    untied = build(small(tied=False), corpus.counts)
+    assert torch.equal(untied.embedding(words), untied.embedding.weight)
+
+
+# -- the loop -----------------------------------------------------------------------------------------------------
+
+
+def test_words_settle_for_the_rest_of_the_run(corpus, tmp_path):
+    settings = small(epochs=2, settle=0.5, head_options={"reorganize_every": 2})
+    progress = train(corpus, tmp_path / "run", settings)
+    moved = [record["step"] for record in read_journal(tmp_path / "run/reorganisations.jsonl")]
+    assert moved == list(range(2, progress.step // 2 + 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "kept"),
+    [
+        ((5.0, 3.0, 4.0), None, {"best": (3.0, 2), "last": (4.0, 3)}),
+        # Better than the one before is not better.
+        ((5.0, 3.0, 4.0, 3.9, 3.8), 2, {"best": (3.0, 2), "last": (3.9, 4)}),
+        ((5.0, 3.0, math.nan), None, {"best": (3.0, 2), "last": (3.0, 2)}),
+    ],
+)
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_model_that_is_kept(corpus, tmp_path, keep, losses, patience, kept, monkeypatch):
+    told = iter(losses)
+    monkeypatch.setattr("coterie_lab.tasks.language.train.LanguageTask.evaluate", lambda self: {"loss": next(told)})
+    progress = train(corpus, tmp_path / "run", small(epochs=len(losses), keep=keep, patience=patience))
+    saved = checkpoint.load(tmp_path / "run/model.pt")
+    loss, epoch = kept[keep]
+    assert saved["evaluation"]["loss"] == progress.best["loss"] == loss
+    assert saved["evaluation"]["epoch"] == epoch
+    last = checkpoint.load(tmp_path / "run/checkpoint.pt")["model"]
+    same = all(torch.equal(saved["model"][name], value) for name, value in last.items())
+    assert same == (progress.best["step"] == progress.step)
+
+
+def test_a_run_learns_logs_and_finishes(corpus, tmp_path):
+    progress = train(corpus, tmp_path / "run", small(learning_rate=0.2))
+    run = Run(tmp_path / "run")
+    records = read_journal(run.log)
+    losses = [record["loss"] for record in records if record["event"] == "train"]
+    steps = [record["step"] for record in records if record["event"] == "train"]
+    assert steps == list(range(1, progress.step + 1))
+    assert sum(losses[-10:]) < sum(losses[:10]) - 2
+    looks = [record for record in records if record["event"] == "evaluate"]
+    assert [record["step"] for record in looks] == [progress.step // 2, progress.step]
+    product = looks[-1]["cluster_perplexity"] * looks[-1]["in_cluster_perplexity"]
+    assert product == pytest.approx(looks[-1]["perplexity"])
+    moves = read_journal(run.reorganizations)
+    until = round(0.7 * progress.step)  # words settle then
+    assert [move["step"] for move in moves] == list(range(15, until + 1, 15))
+    assert all(0 <= move["share_of_mass"] <= 1 for move in moves)
+    assert json.loads(run.result.read_text())["best"] == progress.best
+    assert {"command", "versions", "hardware", "git"} <= read_journal(run.environments)[0].keys()
+    assert list((tmp_path / "run/tensorboard").iterdir())
+
+
+def test_it_stops_early_and_keeps_the_best(corpus, tmp_path):
+    # Far too large a learning rate after the first evaluation cannot get better for long.
+    settings = small(epochs=50, evaluate_every=3, patience=2, optimizer="adam", learning_rate=0.3)
+    progress = train(corpus, tmp_path / "run", settings)
+    assert progress.finished
+    assert progress.stale == 2
+    losses = [r["loss"] for r in read_journal(tmp_path / "run/log.jsonl") if r["event"] == "evaluate"]
+    assert progress.best["loss"] == min(losses) == losses[-3]
+    kept = torch.load(tmp_path / "run/model.pt", weights_only=True)
+    assert kept["evaluation"]["loss"] == min(losses)
+
+
+def test_a_loss_that_is_not_a_number_stops_it(corpus, tmp_path, monkeypatch):
+    usual = LanguageTask.loss
+    monkeypatch.setattr(LanguageTask, "loss", lambda self, *batch: usual(self, *batch) * float("nan"))
+    with pytest.raises(ValueError, match="the loss is nan at update 1: lower the learning rate"):
+        train(corpus, tmp_path / "run", small())
+
+
+def test_ctrl_c_saves_and_stops_and_resuming_changes_nothing(corpus, tmp_path, monkeypatch):
+    train(corpus, tmp_path / "whole", small(log_every=4))
+    usual = LanguageTask.batch
+
+    def interrupted(self, step):
+        if step == 21:
+            os.kill(os.getpid(), signal.SIGINT)
+        return usual(self, step)
+
+    monkeypatch.setattr(LanguageTask, "batch", interrupted)
+    progress = train(corpus, tmp_path / "cut", small(log_every=4))
+    assert (progress.step, progress.finished) == (22, False)
+    monkeypatch.undo()
+    assert train(corpus, tmp_path / "cut", small(log_every=4), resume=True).finished
+    kept = ("step", "loss", "learning_rate")
+    whole, cut = (
+        [[record.get(key) for key in kept] for record in read_journal(tmp_path / name / "log.jsonl")]
+        for name in ("whole", "cut")
+    )
+    assert whole == cut
+    assert not json.loads((tmp_path / "cut/config.json").read_text())["settings"]["tied"]
+
+
+# -- the graph ----------------------------------------------------------------------------------------------------
+
+
+class FakeCuda:
+    """Stands in for torch.cuda: what is called while recording runs again at every replay."""
+
+    def __init__(self, fails: bool = False):
+        self.recording = None
+        self.fails = fails
+        self.Stream = self.CUDAGraph = self.make
+
+    def make(self, *_):
+        made = SimpleNamespace(wait_stream=lambda other: None, body=None)
+        made.replay = lambda: made.body()
+        return made
+
+    def graph_pool_handle(self):
+        return "the pool"
+
+    def current_stream(self):
+        return self.make()
+
+    def synchronize(self):
+        pass
+
+    @contextmanager
+    def stream(self, side):
+        yield
+
+    @contextmanager
+    def graph(self, graph, **options):
+        if self.fails:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        assert options["pool"] == "the pool"
+        self.recording = graph
+        yield
+        self.recording = None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_batch_is_trained_once_whether_recorded_or_not(monkeypatch, fails):
+    cuda, seen, said = FakeCuda(fails), [], []
+
+    class FakeUpdate:
+        device, optimizer = torch.device("cpu"), SimpleNamespace(zero_grad=lambda set_to_none: None)
+
+        def __call__(self, batch):
+            if cuda.recording:
+                cuda.recording.body = lambda: seen.append(batch.tolist())
+            else:
+                seen.append(batch.tolist())
+
+    monkeypatch.setattr(graph_module, "torch", SimpleNamespace(cuda=cuda))
+    update = GraphedUpdate(FakeUpdate(), said.append)
+    # Two shapes in turn, one that comes once, and one that comes late and often enough for its one update before.
+    shapes = [(2,), (3,)] * (WARM_UP + 2) + [(2,), (4,)] + [(5,)] * (AGAIN + 1)
+    given = [torch.full(shape, n) for n, shape in enumerate(shapes)]
+    for batch in given:
+        update(batch)
+    assert seen == [batch.tolist() for batch in given]
+    assert list(update.recordings) == ([] if fails else [((2,),), ((3,),), ((5,),)])
+    assert len(said) == fails
+    assert all("operation not permitted" in line and "\n" not in line for line in said)
+
+
+def test_without_a_gpu_the_update_runs_as_it_is(corpus):
+    task = LanguageTask(corpus, small(), torch.device("cpu"), World())
+    optimizer = optimizers.build(small(), task.groups())
+    update = Update(task, optimizer, 0.25, torch.device("cpu"), None)
+    assert graph_module.graphed(update, True, True, print) is update
+
+
+def test_an_update_clips_carries_and_sums(corpus):
+    task = LanguageTask(corpus, small(dropout=0.0), torch.device("cpu"), World())
+    optimizer = optimizers.build(small(), task.groups())
+    update = Update(task, optimizer, 0.01, torch.device("cpu"), None)
+    batch = task.batch(0)
+    with torch.no_grad():
+        expected, state = task.model(*batch, None)
+    others = [p for p in task.model.parameters() if p is not task.model.embedding.weight]
+    seen = []
+    own = optimizer.step
+
+    def step(scale):
+        norm = torch.stack([p.grad.norm() for p in others]).norm()
+        seen.append((float(scale), float(norm)))
+        own(scale=scale)
+
+    optimizer.step = step
+    update(*batch)
+    ((scale, norm),) = seen
+    assert scale == pytest.approx(norm / 0.01, rel=1e-3)
+    assert scale > 2  # it did clip
+    torch.testing.assert_close(task.carried, state)
+    assert float(update.loss_sum) == pytest.approx(float(expected))
+    task.start_epoch()
+    assert not task.carried[0].any()
+
+
+def test_biases_start_from_the_counts_in_a_model_too():
+    counts = torch.arange(1, 60)
+    for head in ("self-organized", "full", "importance", "nce"):
+        model = build(small(head=head, head_options={}), counts)
+        assert torch.equal(model.head.bias, log_frequency(counts))
+        assert model.head.weight.abs().max() <= 0.1 < model.head.bias.abs().max()
+    assert build(small(head="full", head_options={"biases": "random"}), counts).head.bias.abs().max() <= 0.1
