@@ -1,8 +1,32 @@
 """An exact output layer for very large vocabularies, whose word clusters organise themselves while the model trains."""
 
-from coterie.clustering.partition import Partition
-from coterie.metrics import Measures, Reorganization
-from coterie.softmax import HeadOutput, SelfOrganizedSoftmax
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.clustering.partition import Partition
+    from coterie.metrics import Measures, Reorganization
+    from coterie.softmax import HeadOutput, SelfOrganizedSoftmax
 
 __version__ = "0.1.0"
 __all__ = ["HeadOutput", "Measures", "Partition", "Reorganization", "SelfOrganizedSoftmax"]
+
+# Each public name is loaded when it is first used: whoever asks for the version or for help needs no torch.
+_HOMES = {
+    "HeadOutput": "coterie.softmax",
+    "Measures": "coterie.metrics",
+    "Partition": "coterie.clustering.partition",
+    "Reorganization": "coterie.metrics",
+    "SelfOrganizedSoftmax": "coterie.softmax",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
