@@ -7,7 +7,7 @@ try:
     import typer
     from rich.console import Console
 except ImportError:  # the layer itself needs neither
-    sys.exit("coterie: the command line needs more packages: pip install 'coterie[lm]'")
+    sys.exit("coterie: the command line needs more packages: pip install 'coterie-softmax[lab]'")
 
 from coterie_lab.commands.bench import bench
 from coterie_lab.commands.language import clusters, lm, reproduce

@@ -23,7 +23,7 @@ def serve(
 
         from coterie_lab.serve.app import LOCAL, application
     except ImportError as error:
-        raise ImportError("the live page needs more packages: pip install 'coterie[serve]'") from error
+        raise ImportError("the live page needs more packages: pip install 'coterie-softmax[lab]'") from error
 
     host = host.strip("[]")
     near = host in LOCAL or f"[{host}]" in LOCAL

@@ -86,7 +86,7 @@ def _tokenizer() -> Callable[[str], list[str]]:
     try:
         from nltk.tokenize.treebank import TreebankWordTokenizer
     except ImportError:
-        raise ImportError("raw text needs the package nltk: pip install 'coterie[summarization]'") from None
+        raise ImportError("raw text needs the package nltk: pip install 'coterie-softmax[lab]'") from None
     tokenizer = TreebankWordTokenizer()
 
     def split(text: str) -> list[str]:

@@ -163,7 +163,7 @@ def unpacked(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
         try:
             broken.append(importlib.import_module("zstandard").ZstdError)
         except ImportError:
-            raise ImportError(f"{path} needs the package zstandard: pip install 'coterie[lm]'") from None
+            raise ImportError(f"{path} needs the package zstandard: pip install 'coterie-softmax[lab]'") from None
     with path.open("rb") as raw:
         told = 0
         try:

@@ -126,7 +126,7 @@ def _canvas() -> Iterator[Any]:
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError("figures need more packages: pip install 'coterie[report]'") from error
+        raise ImportError("figures need more packages: pip install 'coterie-softmax[lab]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

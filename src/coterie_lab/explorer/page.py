@@ -53,7 +53,7 @@ def _bokeh() -> list[str]:
     try:
         import bokeh
     except ImportError as error:
-        raise ImportError("a report needs more packages: pip install 'coterie[report]'") from error
+        raise ImportError("a report needs more packages: pip install 'coterie-softmax[lab]'") from error
     folder = Path(bokeh.__file__).parent / "server/static/js"
     return [(folder / name).read_text(encoding="utf-8").replace("</script", "<\\/script") for name in BOKEH]
 

@@ -27,7 +27,7 @@ def vectors_from_text(text: NDArray[Any], n_words: int, width: int = WIDTH) -> T
         from sklearn.decomposition import TruncatedSVD
     except ImportError as error:
         raise ImportError(
-            "word vectors from text need the package scikit-learn: pip install 'coterie[lm]', or give vectors="
+            "word vectors from text need the package scikit-learn: pip install 'coterie-softmax[lab]', or give vectors="
         ) from error
     pairs = neighbours(text, n_words)
     count = pairs.count.double()  # (P,)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-NEEDS = "needs the package {}: pip install 'coterie[summarization]'"
+NEEDS = "needs the package {}: pip install 'coterie-softmax[lab]'"
 
 
 @dataclass(frozen=True)
