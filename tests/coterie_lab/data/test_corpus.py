@@ -150,7 +150,7 @@ def test_compressed_files(tmp_path, suffix):
 
 def test_zstandard_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ImportError, match=r"a\.zst needs the package zstandard: pip install 'coterie\[lm\]'"):
+    with pytest.raises(ImportError, match=r"a\.zst needs the package zstandard: pip install 'coterie-softmax\[lab\]'"):
         prepare([save(tmp_path / "a.zst", "a b")], tmp_path / "out")
 
 
