@@ -35,7 +35,7 @@ def test_clusters_become_the_grammars_classes(grammar):
     counts = torch.bincount(text, minlength=800)
     torch.manual_seed(0)
     both = heads(grammar, SETTING, counts)
-    assert both["full softmax"]().counted is not None  # both are told how often words come
+    assert both["full"]().counted is not None  # both are told how often words come
     head = both["self-organized"]()
     assert isinstance(head, SelfOrganizedSoftmax)
     ticks = []

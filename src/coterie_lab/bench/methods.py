@@ -49,9 +49,9 @@ def organized(n_words: int, width: int, device: torch.device, dtype: torch.dtype
 
 def build(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method | None:
     """One of `NAMES`, or of the registry's heads, or None where it is not to be had here."""
-    if name.startswith("coterie"):
+    if name.removesuffix(GRAPH) == "self-organized":
         head = organized(n_words, width, device, dtype)
-        called = Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith("graph"))
+        called = Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith(GRAPH))
         # What it is asked often it has recorded by then, as in use.
         return replace(called, warm_up=OFTEN + 1 if device.type == "cuda" else 1)
     if name == "adaptive":
@@ -61,15 +61,15 @@ def build(name: str, n_words: int, width: int, device: torch.device, dtype: torc
     if name not in NAMES:
         return _registered(name, n_words, width, device, dtype)
     # The packaged CCE takes no bias.
-    linear = nn.Linear(width, n_words, bias=name != "CCE", device=device, dtype=dtype)
+    linear = nn.Linear(width, n_words, bias=name != "cce", device=device, dtype=dtype)
     loss = _full_loss(name, linear)
     dense = (lambda h, k: linear(h).float().log_softmax(-1).topk(k)) if name == "full" else None
     return None if loss is None else Method(name, linear, loss, dense)
 
 
-GRAPH = " graph"  # behind a name: timed as a CUDA graph
+GRAPH = "-graph"  # behind a name: timed as a CUDA graph
 NAMES = (
-    "coterie", "coterie graph", "full", "full compiled", "F.linear_cross_entropy", "adaptive", "CCE", "Liger",
+    "self-organized", "self-organized-graph", "full", "full-compiled", "full-chunked", "adaptive", "cce", "liger",
 )  # fmt: skip
 
 
@@ -77,8 +77,8 @@ def check_name(name: str) -> None:
     """Raises for a head that `build` does not know."""
     if name not in NAMES and name.removesuffix(GRAPH) not in HEADS:
         raise ValueError(
-            f"unknown head {name!r}; there are: {', '.join(NAMES)}, and those of `coterie lm train`, each also with "
-            f"{GRAPH!r} behind it: {', '.join(HEADS)}"
+            f"there is no head called {name!r}; there are: {', '.join(dict.fromkeys((*NAMES, *HEADS)))}, each of "
+            f"`coterie lm train` also with {GRAPH} behind its name"
         )
 
 
@@ -103,17 +103,17 @@ def _full_loss(name: str, linear: nn.Linear) -> Loss | None:
 
     if name == "full":
         return eager
-    if name == "full compiled":
+    if name == "full-compiled":
         compiled: Loss = torch.compile(eager)
         return compiled
-    if name == "F.linear_cross_entropy":
+    if name == "full-chunked":
         chunked = getattr(F, "linear_cross_entropy", None)
         if chunked is None:
             return None
         options = nn.LinearCrossEntropyOptions()
         return lambda h, t: chunked(h, linear.weight, t, linear_bias=linear.bias, options=options)
     try:
-        if name == "CCE":
+        if name == "cce":
             from cut_cross_entropy import linear_cross_entropy
 
             return lambda h, t: linear_cross_entropy(h, linear.weight, t)

@@ -12,7 +12,7 @@ from pathlib import Path
 from coterie_lab.bench.floor import Machine
 from coterie_lab.bench.run import Row, Shape
 
-OURS = ("coterie", "coterie graph")
+OURS = ("self-organized", "self-organized-graph")
 
 
 def write(out: Path, environment: dict[str, str], machine: Machine, rows: Sequence[Row], sweep: Sequence[Row]) -> None:

@@ -106,7 +106,7 @@ def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Calla
     """What is compared."""
     n_words = len(grammar.words)
     return {
-        "full softmax": lambda: FullSoftmax(setting.width, n_words, counts),
+        "full": lambda: FullSoftmax(setting.width, n_words, counts),
         "self-organized": lambda: SelfOrganizedSoftmax(
             setting.width, n_words, counts, reorganize_every=setting.reorganize_every
         ),

@@ -51,7 +51,7 @@ def show(console: Console, setting: Setting, out: Path) -> None:
 
     table = Table(title=f"After {updates:,} updates each, on {setting.dev_words:,} words not seen")
     table.add_column("")
-    full, ours = results["full softmax"], results["self-organized"]
+    full, ours = results["full"], results["self-organized"]
     measures = ours.measures
     assert measures is not None
     assert organized is not None

@@ -23,7 +23,8 @@ def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float
         from sklearn.cluster import MiniBatchKMeans
     except ImportError as error:
         raise ImportError(
-            "clusters of similar words need the package scikit-learn: pip install 'coterie-softmax[lab]', or give partition="
+            "clusters of similar words need the package scikit-learn: pip install 'coterie-softmax[lab]', or give "
+            "partition="
         ) from error
     n_words = counts.numel()
     if vectors.ndim != 2 or vectors.shape[0] != n_words or not bool(vectors.isfinite().all()):

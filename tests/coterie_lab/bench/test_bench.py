@@ -37,7 +37,7 @@ def test_targets_follow_zipfs_law():
 REGISTERED = ("importance", "nce", "hsm-similarity", "hsm-huffman", "differentiated", "cnn")
 
 
-@pytest.mark.parametrize("name", ["coterie", "full", "adaptive", "F.linear_cross_entropy", *REGISTERED])
+@pytest.mark.parametrize("name", ["self-organized", "full", "adaptive", "full-chunked", *REGISTERED])
 def test_a_step_gives_every_gradient(name):
     shape = Shape(5_000, 16, 64)
     method = build(name, shape.words, shape.width, CPU, torch.float32)
@@ -51,7 +51,7 @@ def test_a_step_gives_every_gradient(name):
 
 
 def test_a_head_of_the_registry_can_be_timed_as_a_graph():
-    assert build("importance graph", 100, 8, CPU, torch.float32).graph
+    assert build("importance-graph", 100, 8, CPU, torch.float32).graph
     assert not build("importance", 100, 8, CPU, torch.float32).graph
 
 
@@ -94,17 +94,17 @@ def test_methods_that_fit_together_take_turns_and_one_that_fails_is_left_out(tur
         return replace(build(name, *shape), **({"loss": None} if name == "adaptive" else {}))
 
     monkeypatch.setattr(run, "build", broken)
-    found = list(run.rows([Shape(300, 8, 16)], ["coterie", "adaptive", "full"], CPU, torch.float32, MACHINE))
-    assert turns == [("coterie", "full")] * 4
-    assert [row.method for row in found] == ["coterie", "adaptive", "full"]
+    found = list(run.rows([Shape(300, 8, 16)], ["self-organized", "adaptive", "full"], CPU, torch.float32, MACHINE))
+    assert turns == [("self-organized", "full")] * 4
+    assert [row.method for row in found] == ["self-organized", "adaptive", "full"]
     assert [row.error for row in found] == [None, "TypeError: 'NoneType' object is not callable", None]
     assert all(min(row.step, row.forward, row.topk_1, row.topk_64) > 0 for row in found if not row.error)
 
 
 def test_methods_too_large_to_be_there_together_go_one_by_one(turns, monkeypatch):
     monkeypatch.setattr(run, "TOGETHER", 3 * 2 * 300 * 8 * 4 - 1)
-    list(run.rows([Shape(300, 8, 16)], ["coterie", "full"], CPU, torch.float32, MACHINE, inference=False))
-    assert turns == [("coterie",), ("coterie",), ("full",), ("full",)]
+    list(run.rows([Shape(300, 8, 16)], ["self-organized", "full"], CPU, torch.float32, MACHINE, inference=False))
+    assert turns == [("self-organized",), ("self-organized",), ("full",), ("full",)]
 
 
 def test_exponents_are_fitted_to_the_upper_half():
@@ -117,26 +117,40 @@ def test_exponents_are_fitted_to_the_upper_half():
 
 
 def test_tables_give_ratios_to_ours_and_say_what_failed(tmp_path):
-    rows = [a_row("coterie", 100, 2.0), a_row("full", 100, 30.0), Row("CCE", Shape(100, 8, 8), error="out of memory")]
-    sweep = [a_row("coterie", v, 1.0) for v in (2**14, 2**15)]
+    rows = [
+        a_row("self-organized", 100, 2.0),
+        a_row("full", 100, 30.0),
+        Row("cce", Shape(100, 8, 8), error="out of memory"),
+    ]
+    sweep = [a_row("self-organized", v, 1.0) for v in (2**14, 2**15)]
     report.write(tmp_path, {"date": "today"}, Machine(1e12, 1e14), rows, sweep)
     text = (tmp_path / "bench.md").read_text()
     assert "| full | 10 | 30 | 30–30 | 15.00× | 30.0× |" in text
-    assert "| CCE | out of memory |" in text
+    assert "| cce | out of memory |" in text
     assert (tmp_path / "bench.png").stat().st_size > 1000
     assert report.read(tmp_path / "bench.json") == ({"date": "today"}, Machine(1e12, 1e14), rows, sweep)
 
 
 def coterie(*arguments):
-    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "coterie_lab", *arguments], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_the_command_writes_one_report(tmp_path):
-    options = ("--shape", "2000,16,64", "--heads", "coterie,full,adaptive,importance", "--no-sweep", "--device", "cpu")
+    options = (
+        "--shape",
+        "2000,16,64",
+        "--heads",
+        "self-organized,full,adaptive,importance",
+        "--no-sweep",
+        "--device",
+        "cpu",
+    )
     done = coterie("bench", *options, "--seconds", "0.05", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["method"] for row in content["rows"]] == ["coterie", "full", "adaptive", "importance"]
+    assert [row["method"] for row in content["rows"]] == ["self-organized", "full", "adaptive", "importance"]
     assert all(row["step"] > 0 and row["topk_1"] > 0 for row in content["rows"])
     assert {"date", "hardware", "versions", "command"} <= content["environment"].keys()
 
@@ -145,7 +159,7 @@ def test_the_command_writes_one_report(tmp_path):
     "arguments, message",
     [
         (("--shape", "12"), "--shape takes V,d,tokens"),
-        (("--heads", "best"), "unknown head 'best'; there are: coterie"),
+        (("--heads", "best"), "there is no head called 'best'; there are: self-organized"),
         (("--device", "cuda"), "PyTorch sees none"),
         (("--device", "tpu"), "device must be one of auto, cpu, cuda; got 'tpu'"),
         (("--redraw", "pyproject.toml"), "pyproject.toml is not a bench.json"),

@@ -25,7 +25,7 @@ def test_demo_runs_and_prints_its_table(tmp_path):
     for expected in ("perplexity", "self-organized", "the grammar itself", "169.7", "Some clusters", "in-cluster"):
         assert expected in done.stdout
     written = json.loads((tmp_path / "runs" / "demo.json").read_text())
-    assert set(written["results"]) == {"full softmax", "self-organized"}
+    assert set(written["results"]) == {"full", "self-organized"}
     assert written["environment"]["versions"]["torch"]
     page = tmp_path / "runs" / "demo.html"
     assert f"open {page.as_uri()}" in done.stdout.splitlines()[-1]
