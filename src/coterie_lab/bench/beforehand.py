@@ -12,8 +12,7 @@ from pathlib import Path
 from coterie.checks import default_clusters
 from coterie_lab.data.corpus import Corpus
 from coterie_lab.heads.brown import brown_clusters
-from coterie_lab.heads.similarity import similar_words
-from coterie_lab.heads.word_vectors import vectors_from_text
+from coterie_lab.heads.similarity import similar_words, vectors_from_text
 from coterie_lab.training.environment import describe
 
 

@@ -4,20 +4,21 @@ Shapes: T tokens, D width, V words.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.checks import check_whole
-from coterie.faults import check_target
 from coterie.softmax import HeadOutput
-from coterie_lab.heads.dense import DenseAnswers, mean_loss
+from coterie_lab.heads.dense import DenseAnswers, flat, mean_loss
+from coterie_lab.heads.registry import register
 
 
 class AdaptiveSoftmax(DenseAnswers, nn.Module):
     """Frequent words in a head, rarer ones in tails of smaller vectors. Words must be numbered by frequency."""
 
-    graphable = False  # torch's looks at the data to decide which tails to compute
+    graphable = False  # torch's layer looks at the data to decide which tails to compute
 
     def __init__(
         self,
@@ -47,9 +48,7 @@ class AdaptiveSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
-        target = check_target(hidden, target)
-        rows, words = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
-        used = words != self.ignore_index  # (T,)
+        rows, words, used = flat(hidden, target, self.ignore_index)
         own = self.inner.head.weight.dtype
         with torch.autocast(hidden.device.type, enabled=False):  # its indexed assignments want one dtype throughout
             output = rows.new_zeros(words.shape, dtype=own)
@@ -73,3 +72,9 @@ def default_cutoffs(n_classes: int) -> tuple[int, ...]:
     if n_classes > 20_000:
         return 2000, 10_000
     return (max(1, n_classes // 10), max(2, n_classes // 2)) if n_classes > 2 else (1,)
+
+
+@register("adaptive")
+def adaptive(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> AdaptiveSoftmax:
+    """The layer, which takes words as numbered by frequency and needs no counts."""
+    return AdaptiveSoftmax(in_features, n_classes, **options)

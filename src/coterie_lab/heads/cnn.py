@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from coterie.checks import check_whole
 from coterie.faults import check_target
 from coterie.softmax import HeadOutput
-from coterie_lab.heads.dense import DenseAnswers, cross_entropy, mean_loss, precise
-from coterie_lab.heads.importance import SAMPLES, check_samples, sampled_log_prob
+from coterie_lab.heads.dense import DenseAnswers, cross_entropy, flat, mean_loss, precise
 from coterie_lab.heads.proposals import Kind, Proposal
+from coterie_lab.heads.registry import register
+from coterie_lab.heads.sampled import SAMPLES, check_samples, sampled_log_prob
 
 PADDING, BEGIN, END = 0, 257, 258  # bytes are 1 to 256
 LONGEST = 24  # M: more bytes than that are not read
@@ -96,6 +97,7 @@ def _padded(weight: Tensor, *sizes: int) -> Tensor:
     return F.pad(weight, [amount for more in reversed(missing) for amount in (0, more)])
 
 
+@register("cnn")
 class SpelledSoftmax(DenseAnswers, nn.Module):
     """A softmax over words whose vectors and biases are made from their spelling."""
 
@@ -142,12 +144,9 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target), in training an estimate, and the mean loss. `hidden` (..., D), `target` (...)."""
-        target = check_target(hidden, target)
         if not self.training:
-            return cross_entropy(self._logits(hidden), target, self.ignore_index)
-        rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
-        used = words != self.ignore_index  # (T,)
-        words = torch.where(used, words, 0)
+            return cross_entropy(self._logits(hidden), check_target(hidden, target), self.ignore_index)
+        rows, words, used = flat(hidden, target, self.ignore_index)
         drawn = self.proposal(words, used, self.samples)
         vectors = self._vectors(torch.cat((words, drawn.words)))  # (T + K, D + 1)
         of_target, of_drawn = vectors[: words.numel()], vectors[words.numel() :]

@@ -1,4 +1,4 @@
-"""What a head without a shorter way computes and answers from all V scores.
+"""What several heads share: a batch as rows, losses over all V scores, and answers from all V probabilities.
 
 Shapes: T tokens, D width, V words.
 """
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.checks import check_draw, check_k
+from coterie.faults import check_target
 from coterie.inference import COLDEST
 from coterie.softmax import HeadOutput
 
@@ -15,6 +16,13 @@ from coterie.softmax import HeadOutput
 def precise(scores: Tensor) -> Tensor:
     """Scores as they are summed over: float64 stays, all else becomes float32."""
     return scores if scores.dtype == torch.float64 else scores.float()
+
+
+def flat(hidden: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch (..., D), (...) as rows (T, D), words (T,), which are 0 where ignored, and whether each counts (T,)."""
+    words = check_target(hidden, target).reshape(-1)
+    used = words != ignore_index
+    return hidden.reshape(-1, hidden.shape[-1]), torch.where(used, words, 0), used
 
 
 def mean_loss(output: Tensor, target: Tensor, ignore_index: int) -> HeadOutput:

@@ -16,8 +16,10 @@ from coterie.faults import check_target
 from coterie.softmax import HeadOutput
 from coterie_lab.heads.adaptive import default_cutoffs
 from coterie_lab.heads.dense import DenseAnswers, cross_entropy, precise
+from coterie_lab.heads.registry import register
 
 
+@register("differentiated")
 class DifferentiatedSoftmax(DenseAnswers, nn.Module):
     """A full softmax whose matrix is zero but for one block a band."""
 

@@ -4,7 +4,7 @@ Shapes: T tokens, D width, V words.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +15,12 @@ from coterie.clustering.prior import log_frequency
 from coterie.faults import check_target
 from coterie.softmax import HeadOutput
 from coterie_lab.heads.dense import DenseAnswers, cross_entropy, mean_loss, precise
+from coterie_lab.heads.registry import register
 
 Biases = Literal["counts", "random"]
 
 
+@register("full")
 class FullSoftmax(DenseAnswers, nn.Linear):
     """What every output layer is compared with: all V logits of every token."""
 
@@ -67,6 +69,15 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         return precise(super().forward(hidden)).log_softmax(-1)
 
 
+@register("full-compiled")
+def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> FullSoftmax:
+    """The full softmax through `torch.compile`."""
+    head = FullSoftmax(in_features, n_classes, counts, **options)
+    head.compile()
+    return head
+
+
+@register("full-chunked")
 class ChunkedFullSoftmax(FullSoftmax):
     """The same through `F.linear_cross_entropy`, which never holds all T × V logits."""
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.checks import check_counts, check_whole
-from coterie.faults import check_target
 from coterie.softmax import HeadOutput
-from coterie_lab.heads.dense import DenseAnswers, mean_loss, precise
+from coterie_lab.heads.dense import DenseAnswers, flat, mean_loss, precise
+from coterie_lab.heads.registry import register
 
 
 def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,6 +52,7 @@ def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(inside, upward.gather(1, flip), 0), torch.where(inside, turning.gather(1, flip), 0)
 
 
+@register("hsm-huffman")
 class HuffmanSoftmax(DenseAnswers, nn.Module):
     """P(w|h) is the product of the turns on the way to w: a normalised distribution, and V - 1 vectors in all."""
 
@@ -76,10 +77,7 @@ class HuffmanSoftmax(DenseAnswers, nn.Module):
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
-        target = check_target(hidden, target)
-        rows, words = hidden.reshape(-1, self.in_features), target.reshape(-1)
-        used = words != self.ignore_index  # (T,)
-        words = torch.where(used, words, 0)
+        rows, words, used = flat(hidden, target, self.ignore_index)
         path, turn = F.embedding(words, self.path), F.embedding(words, self.turn)  # (T, L)
         nodes = F.embedding(path, self.nodes)  # (T, L, D)
         score = precise(torch.einsum("td,tld->tl", rows, nodes.to(rows.dtype)))

@@ -1,29 +1,26 @@
 """Heads by name, so that one trainer can compare them; a head of one's own joins with `register`.
 
-Shapes: D width, V words.
+Shapes: D width, V words, N words of text.
 """
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from coterie.clustering.partition import Partition
 from coterie.softmax import HeadOutput
-from coterie_lab.heads import two_level
-from coterie_lab.heads.adaptive import AdaptiveSoftmax
-from coterie_lab.heads.cnn import SpelledSoftmax
-from coterie_lab.heads.differentiated import DifferentiatedSoftmax
-from coterie_lab.heads.full import ChunkedFullSoftmax, FullSoftmax
-from coterie_lab.heads.huffman import HuffmanSoftmax
-from coterie_lab.heads.importance import ImportanceSampling
-from coterie_lab.heads.material import Material
-from coterie_lab.heads.nce import NoiseContrastive
 
 
 class Head(Protocol):
-    """What every head answers; it is built from (in_features, n_classes, counts, **options)."""
+    """What every head answers."""
+
+    graphable: bool  # whether a training step can be captured as a CUDA graph; `build` takes it for true if unsaid
 
     def __call__(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
@@ -53,28 +50,27 @@ class Head(Protocol):
         ...
 
 
-Builder = Callable[..., nn.Module]
-HEADS: dict[str, Builder] = {
-    "full": FullSoftmax,
-    "full-chunked": ChunkedFullSoftmax,
-    "self-organized": two_level.self_organized,
-    "self-organized-paper": two_level.self_organized_paper,
-    "random-clusters": two_level.random_clusters,
-    "hsm-frequency": two_level.hsm_frequency,
-    "hsm-similarity": two_level.hsm_similarity,
-    "hsm-huffman": HuffmanSoftmax,
-    "importance": ImportanceSampling,
-    "nce": NoiseContrastive,
-    "differentiated": DifferentiatedSoftmax,
-    "cnn": SpelledSoftmax,
-}
+@dataclass(frozen=True)
+class Material:
+    """What the trainer knows beside counts. A builder that names one of these as a parameter is given it."""
+
+    vocabulary: Sequence[str] | None = None  # (V,) how the words are spelled
+    text: NDArray[Any] | None = None  # (N,) the training text; empty for a saved head, which has learned from it
+    partition: Partition | None = None  # the clusters that a saved head already has
+
+
+Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
+HEADS: dict[str, Callable[..., nn.Module]] = {}
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
     """Gives a builder, a function or a class, a name that `build` knows.
 
-    It is called with (in_features, n_classes, counts, **options); a parameter named as one of `Material`'s is given
-    what is known of it.
+    It is called with (in_features, n_classes, counts, **options), and with what it names of `Material`.
+
+        @register("mine")
+        class Mine(nn.Module):
+            def __init__(self, in_features, n_classes, counts, vocabulary=None, depth=1): ...
     """
 
     def add(builder: Builder) -> Builder:
@@ -89,30 +85,21 @@ def register(name: str) -> Callable[[Builder], Builder]:
 def build(
     name: str, in_features: int, n_classes: int, counts: Tensor, material: Material | None = None, **options: Any
 ) -> nn.Module:
-    """A head; `counts` (V,). `material`: what else is known, for heads that need more than counts."""
+    """A head; `counts` (V,). `material`: what else is known. An option `partition` may be a file of clusters."""
     if name not in HEADS:
         raise ValueError(f"there is no head called {name!r}; there are: {', '.join(HEADS)}")
-    builder = HEADS[name]
+    builder, material = HEADS[name], material or Material()
     asked = inspect.signature(builder).parameters
-    known = {key: value for key, value in vars(material or Material()).items() if key in asked and value is not None}
+    known = {key: value for key, value in vars(material).items() if key in asked and value is not None}
+    if isinstance(file := options.get("partition"), (str, Path)):
+        options["partition"] = Partition.load(file, material.vocabulary)
     try:
-        return builder(in_features, n_classes, counts, **{**known, **options})
+        head = builder(in_features, n_classes, counts, **{**known, **options})
     except torch.OutOfMemoryError:
         raise
     except (TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         why, *_ = str(error).splitlines() or [type(error).__name__]
         raise ValueError(f"the head {name!r} cannot be built with {options}: {why}") from error
-
-
-@register("full-compiled")
-def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> FullSoftmax:
-    """The full softmax through `torch.compile`."""
-    head = FullSoftmax(in_features, n_classes, counts, **options)
-    head.compile()
+    if not hasattr(head, "graphable"):
+        head.graphable = True  # type: ignore[assignment]
     return head
-
-
-@register("adaptive")
-def adaptive(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> AdaptiveSoftmax:
-    """torch's adaptive softmax."""
-    return AdaptiveSoftmax(in_features, n_classes, **options)

@@ -1,12 +1,12 @@
 """Two-level softmaxes: the layer itself over clusters that are given, found beforehand, or left to chance.
 
-Shapes: V words, C clusters.
+Shapes: V words, C clusters, E width of a word vector, N words of text.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,83 +14,81 @@ from coterie.checks import check_clusters, check_counts, default_clusters
 from coterie.clustering.partition import Partition
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.heads.brown import brown_clusters
-from coterie_lab.heads.frequency import By, frequency_bins
-from coterie_lab.heads.similarity import similar_words
-from coterie_lab.heads.word_vectors import vectors_from_file, vectors_from_text
+from coterie_lab.heads.registry import register
+from coterie_lab.heads.similarity import similar_words, vectors_from_file, vectors_from_text
 
-Given = Partition | str | Path | None  # clusters, or the file that `Partition.save` wrote
-Words = Sequence[str] | None  # for a file that names its words
+By = Literal["frequency", "root"]
 
-
-def self_organized(
-    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
-) -> SelfOrganizedSoftmax:
-    """The layer; `partition`: where it starts, and with `reorganize_every=None` stays."""
-    given = opened(partition, vocabulary)
-    return SelfOrganizedSoftmax(in_features, n_classes, counts, partition=given, **options)
+register("self-organized")(SelfOrganizedSoftmax)
 
 
+@register("self-organized-paper")
 def self_organized_paper(
-    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
+    in_features: int, n_classes: int, counts: Tensor, partition: Partition | None = None, **options: Any
 ) -> SelfOrganizedSoftmax:
     """The layer as the paper prints it."""
-    given = opened(partition, vocabulary)
-    if given is not None:
-        options.setdefault("n_clusters", given.n_clusters)
-    return SelfOrganizedSoftmax.as_in_paper(in_features, n_classes, counts, partition=given, **options)
+    if partition is not None:
+        options.setdefault("n_clusters", partition.n_clusters)
+    return SelfOrganizedSoftmax.as_in_paper(in_features, n_classes, counts, partition=partition, **options)
 
 
+@register("random-clusters")
 def random_clusters(
-    in_features: int, n_classes: int, counts: Tensor, partition: Given = None, vocabulary: Words = None, **options: Any
+    in_features: int, n_classes: int, counts: Tensor, partition: Partition | None = None, **options: Any
 ) -> SelfOrganizedSoftmax:
     """Clusters that stay what chance made them."""
-    return _fixed(in_features, n_classes, counts, opened(partition, vocabulary), options)
+    fixed = {"partition": partition, "reorganize_every": None}
+    return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, **fixed})
 
 
+@register("hsm-frequency")
 def hsm_frequency(
-    in_features: int,
-    n_classes: int,
-    counts: Tensor,
-    n_clusters: int | None = None,
-    by: By = "frequency",
-    partition: Given = None,
-    vocabulary: Words = None,
-    **options: Any,
-) -> SelfOrganizedSoftmax:
+    in_features: int, n_classes: int, counts: Tensor, n_clusters: int | None = None, by: By = "frequency",
+    partition: Partition | None = None, **options: Any,
+) -> SelfOrganizedSoftmax:  # fmt: skip
     """Bins of words of like frequency, each with the same share of the text, or (`by="root"`) of its square roots."""
-    found = opened(partition, vocabulary)
-    if found is None:
-        found = frequency_bins(check_counts(counts, n_classes), _clusters(n_clusters, n_classes), by)
-    return _fixed(in_features, n_classes, counts, found, options)
+    if partition is None:
+        partition = frequency_bins(check_counts(counts, n_classes), _clusters(n_clusters, n_classes), by)
+    return random_clusters(in_features, n_classes, counts, partition, **options)
 
 
+@register("hsm-similarity")
 def hsm_similarity(
-    in_features: int,
-    n_classes: int,
-    counts: Tensor,
-    n_clusters: int | None = None,
-    by: Literal["k-means", "brown"] = "k-means",
-    gamma: float = 1.5,
-    vectors: Tensor | str | Path | None = None,
-    text: NDArray[Any] | None = None,
-    partition: Given = None,
-    vocabulary: Words = None,
-    **options: Any,
-) -> SelfOrganizedSoftmax:
+    in_features: int, n_classes: int, counts: Tensor, n_clusters: int | None = None,
+    by: Literal["k-means", "brown"] = "k-means", gamma: float = 1.5, vectors: Tensor | str | Path | None = None,
+    text: NDArray[Any] | None = None, partition: Partition | None = None, **options: Any,
+) -> SelfOrganizedSoftmax:  # fmt: skip
     """Clusters of words with like vectors: of those given, (V, E) or a file of `numpy.save`, or of the text's own.
 
     by: how they are found, by k-means over the vectors or, without any, as the text's Brown clusters.
     """
-    found = opened(partition, vocabulary)
-    if found is None:
+    if partition is None:
         if by not in ("k-means", "brown"):
             raise ValueError(f"by must be 'k-means' or 'brown'; got {by!r}")
-        counted, wanted = check_counts(counts, n_classes), _clusters(n_clusters, n_classes)
+        counts, wanted = check_counts(counts, n_classes), _clusters(n_clusters, n_classes)
         if by == "brown":
-            found = brown_clusters(_text_alone(text, vectors), counted, wanted, gamma)
+            partition = brown_clusters(_text_alone(text, vectors), counts, wanted, gamma)
         else:
-            found = similar_words(_vectors(vectors, text, n_classes), counted, wanted, gamma)
-    return _fixed(in_features, n_classes, counts, found, {**options, "gamma": gamma})
+            partition = similar_words(_vectors(vectors, text, n_classes), counts, wanted, gamma)
+    return random_clusters(in_features, n_classes, counts, partition, gamma=gamma, **options)
+
+
+def frequency_bins(counts: Tensor, n_clusters: int, by: By = "frequency") -> Partition:
+    """Words from frequent to rare, cut into C bins of equal mass (Mikolov et al. 2011); `counts` (V,).
+
+    A very frequent word fills several bins. by: what mass is summed from, the words' frequency or its square root,
+    which leaves the last bins fewer words.
+    """
+    if by not in ("frequency", "root"):
+        raise ValueError(f"by must be 'frequency' or 'root'; got {by!r}")
+    order = counts.argsort(descending=True, stable=True)
+    share = counts[order].clamp(min=1).double()
+    mass = (share.sqrt() if by == "root" else share).cumsum(0)
+    before = torch.cat((mass.new_zeros(1), mass[:-1]))
+    wanted = (before / mass[-1] * n_clusters).long().clamp(max=n_clusters - 1)  # (V,) in order
+    cluster_of = torch.empty_like(order)
+    cluster_of[order] = wanted
+    return Partition(cluster_of, n_clusters)
 
 
 def _vectors(vectors: Tensor | str | Path | None, text: NDArray[Any] | None, n_classes: int) -> Tensor:
@@ -119,15 +117,3 @@ def _text_alone(text: NDArray[Any] | None, vectors: Tensor | str | Path | None) 
 def _clusters(n_clusters: int | None, n_classes: int) -> int:
     """C, √V where it is not given."""
     return default_clusters(n_classes) if n_clusters is None else check_clusters(n_clusters, n_classes)
-
-
-def opened(partition: Given, vocabulary: Words) -> Partition | None:
-    """The partition itself, read from its file if that was given."""
-    return Partition.load(partition, vocabulary) if isinstance(partition, (str, Path)) else partition
-
-
-def _fixed(
-    in_features: int, n_classes: int, counts: Tensor, partition: Partition | None, options: dict[str, Any]
-) -> SelfOrganizedSoftmax:
-    fixed: dict[str, Any] = {"partition": partition, "reorganize_every": None}
-    return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, **fixed})

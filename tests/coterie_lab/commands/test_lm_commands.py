@@ -222,7 +222,7 @@ def test_the_presets_and_other_heads_train(corpus, tmp_path):
 
 
 def test_frequency_bins_hold_like_shares_of_the_text():
-    from coterie_lab.heads.frequency import frequency_bins
+    from coterie_lab.heads.two_level import frequency_bins
 
     counts = (10_000 / torch.arange(1, 301)).long()
     bins = frequency_bins(counts, 12)

@@ -7,8 +7,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 from coterie_lab.data.grammar import default_grammar
 from coterie_lab.heads import build
-from coterie_lab.heads.similarity import similar_words
-from coterie_lab.heads.word_vectors import vectors_from_file, vectors_from_text
+from coterie_lab.heads.similarity import similar_words, vectors_from_file, vectors_from_text
 
 
 def planted(sizes, width=12):

@@ -54,7 +54,7 @@ class SummaryTask:
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
             head.reorganize_until = round(settings.settle * settings.epochs * self.steps_per_epoch)
-        self.graphable: bool = getattr(head, "graphable", True)
+        self.graphable = bool(head.graphable)
         self.module: nn.Module = distributed.shared(self.model, world, device)
         if world.rank:
             torch.manual_seed(settings.seed + world.rank)  # each process drops out other units
