@@ -1,9 +1,12 @@
-# Two commands do everything on a machine that has only Python (3.11-3.13) and make:
+# Two commands do everything on a machine that has only Python (3.11 to 3.13) and make:
 #   make demo   train the layer and a full softmax on a generated language and compare them
 #   make test   lint, types and all tests
 PYTHON ?= python3
+# The torch to install, as pip is told it. A CPU build is enough for everything here.
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+PINNED := --quiet --constraint constraints.txt --build-constraint constraints.txt
 
 .PHONY: demo test lint types tests clean
 
@@ -24,9 +27,9 @@ tests: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install $(PINNED) $(TORCH)
+	$(BIN)/python -m pip install $(PINNED) --editable '.[dev]'
 	touch $@
 
 clean:
