@@ -9,16 +9,16 @@ from coterie.kernels import grouping as grouping_kernel
 from coterie.kernels import products, softmax, statistic, summary
 from coterie.loss import grouping, reference
 from coterie.loss import triton as fused
-from tests.kernels import (
+from tests.coterie.kernels.batches import (
     DEVICE,
     N_CLUSTERS,
     N_WORDS,
     SIZES,
     TOLERANCE,
-    interpreter_knows_bfloat16,  # noqa: F401
-    new_memory_is_nan,  # noqa: F401
     seats,
 )
+
+pytestmark = pytest.mark.usefixtures("interpreter_knows_bfloat16", "new_memory_is_nan")
 
 LOG_PROBS = ("cluster", "word", "mean_cluster", "mean_word")
 RESULTS = (*LOG_PROBS, "hidden", "word_hidden", "cluster_weight", "cluster_bias", "weight", "bias")

@@ -1,24 +1,13 @@
-"""What the tests of the Triton kernels share: a device, clusters of odd sizes, and an interpreter that can be trusted.
-
-Its fixtures work in the modules that import them.
-"""
+"""What tests of Triton kernels ask for: an interpreter that knows bfloat16, and new memory that is not zero."""
 
 import pytest
 import torch
 
-from coterie.clustering.partition import Partition
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SIZES = (4, 0, 1, 66, 0, 13, 70)  # words of each cluster: empty, alone, full; an odd number of them
-N_WORDS, N_CLUSTERS = sum(SIZES), len(SIZES)
-TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of the largest value
-DTYPES = list(TOLERANCE)
-
-
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(scope="module")
 def interpreter_knows_bfloat16():
     """The interpreter keeps bfloat16 as bits; its `dot` multiplies the bits, and it rounds towards zero."""
-    if DEVICE == "cuda":
+    if torch.cuda.is_available():
         yield
         return
     import triton.language as tl
@@ -44,14 +33,9 @@ def interpreter_knows_bfloat16():
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def new_memory_is_nan():
     """Whatever a kernel should have written and has not is then seen."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-def seats(generator=None):
-    cluster_of = torch.repeat_interleave(torch.arange(N_CLUSTERS), torch.tensor(SIZES))
-    return Partition(cluster_of[torch.randperm(N_WORDS, generator=generator)], N_CLUSTERS, capacity=70).to(DEVICE)

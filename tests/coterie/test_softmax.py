@@ -380,3 +380,23 @@ def test_gradients_computed_ahead_are_the_gradients_however_often_and_however_sc
         results.append([hidden.grad, *(parameter.grad for parameter in head.parameters())])
     for got, want in zip(*results, strict=True):
         assert torch.allclose(got, want, atol=1e-9)
+
+
+def test_cluster_perplexity_falls_when_words_move_to_their_company():
+    """Two groups of words, each always in its own context: one reorganisation brings them together."""
+    torch.manual_seed(1)
+    directions = torch.randn(2, WIDTH)
+    head = SelfOrganizedSoftmax(WIDTH, 8, torch.full((8,), 100), n_clusters=2, reorganize_every=50, projection=False)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    seen = []
+    for update in range(200):
+        target = torch.randint(0, 8, (64,))
+        hidden = directions[target % 2] + 0.1 * torch.randn(64, WIDTH)
+        head(hidden, target).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        head.step()
+        if update % 50 == 48:
+            seen.append(head.measures().cluster_perplexity)
+    assert head.partition.to_lists() in ([[0, 2, 4, 6], [1, 3, 5, 7]], [[1, 3, 5, 7], [0, 2, 4, 6]])
+    assert seen[-1] < 1.1 < seen[0]

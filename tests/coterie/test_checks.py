@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from coterie import Partition, SelfOrganizedSoftmax
-from coterie.loss import dispatch as backend
 from tests.layers import WIDTH, make
 
 
@@ -208,11 +207,3 @@ def test_a_reorganization_without_room_keeps_the_clusters_and_says_so():
     with pytest.raises(ValueError, match="Raise frequency_budget"):
         head.reorganize()
     assert torch.equal(head.partition.cluster_of, before)
-
-
-def test_the_kernels_are_refused_where_there_is_no_gpu(monkeypatch):
-    pytest.importorskip("triton")
-    monkeypatch.setattr(backend, "INTERPRETED", False)
-    head = build(backend="triton")
-    with pytest.raises(ValueError, match='computes on a GPU; hidden is on cpu: use backend="auto"'):
-        head(torch.randn(3, WIDTH), torch.zeros(3, dtype=torch.int64))

@@ -1,0 +1,126 @@
+"""The whole layer with the Triton backend; without a GPU its kernels run in the interpreter."""
+
+import copy
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+pytest.importorskip("triton")
+
+from coterie.loss import dispatch
+from coterie.projection import Projected
+from tests.coterie.kernels.batches import DEVICE
+from tests.layers import WIDTH, make
+
+pytestmark = pytest.mark.usefixtures("interpreter_knows_bfloat16", "new_memory_is_nan")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_layers_two_results_may_be_used_together(reduction):
+    hidden, target = torch.randn(4, 9, 24, device=DEVICE), torch.randint(0, 90, (4, 9), device=DEVICE)
+    target[0, :4] = -100
+    weights, gradients = torch.rand(4, 9, device=DEVICE), []
+    for backend in ("triton", "torch"):
+        torch.manual_seed(4)
+        layer = make(90, in_features=24, backend=backend, reduction=reduction).to(DEVICE)
+        output, loss = layer(hidden, target)
+        (2 * loss + (output * weights).sum()).backward()
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"statistic": "table", "counts": None}])
+def test_the_layer_trains_as_with_the_torch_backend(options):
+    layers = []
+    for backend in ("triton", "torch"):
+        torch.manual_seed(4)
+        layers.append(make(90, in_features=24, backend=backend, reorganize_every=2, **options).to(DEVICE))
+    for _ in range(5):
+        hidden, target = torch.randn(6, 9, 24, device=DEVICE), torch.randint(0, 90, (6, 9), device=DEVICE)
+        target[0, :4] = -100
+        losses = [layer(hidden, target).loss for layer in layers]
+        torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+        moved = []
+        for layer, loss in zip(layers, losses, strict=True):
+            layer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter -= 0.1 * parameter.grad
+            moved.append(layer.step())
+        assert moved[0] == moved[1]
+    for x, y in zip(layers[0].state_dict().values(), layers[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+    assert layers[0].measures().perplexity == pytest.approx(layers[1].measures().perplexity, rel=1e-4)
+
+
+def test_the_layer_compiled_learns_the_same():
+    torch._dynamo.reset()
+    eager = make(90, in_features=24, backend="triton", counts=None).to(DEVICE)
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        hidden, target = torch.randn(40, 24, device=DEVICE), torch.randint(0, 90, (40,), device=DEVICE)
+        target[3] = -100
+        results = [module(hidden, target) for module in (eager, compiled)]
+        torch.testing.assert_close(*results)
+        gradients = []
+        for head, (output, loss) in zip((eager, other), results, strict=True):
+            head.zero_grad()
+            (loss + output.sum()).backward()
+            gradients.append([parameter.grad for parameter in head.parameters()])
+        torch.testing.assert_close(*gradients)
+    assert eager.meter.row()[2] == 2 * 39
+    for one, another in zip(eager.buffers(), other.buffers(), strict=True):  # the measures and the tally too
+        torch.testing.assert_close(one, another)
+
+
+class Launches(TorchDispatchMode):
+    """Notes PyTorch's operations that compute something."""
+
+    FREE = ("empty", "new_empty", "empty_like", "view", "t", "permute", "split", "select", "expand", "detach")
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation.overloadpacket.__name__
+        if name not in self.FREE:
+            self.names.append(name)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_step_is_kernels_and_products(monkeypatch, folded):
+    monkeypatch.setattr(Projected, "_many", lambda *_: folded)
+    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    layer.step()
+    monkeypatch.setattr(layer.faults, "look", lambda: None)  # on a CPU it looks at once
+    if DEVICE == "cpu":
+        from triton.runtime.interpreter import GridExecutor
+
+        interpret = GridExecutor.__call__
+
+        def unseen(*args, **kwargs):
+            with _disable_current_modes():
+                return interpret(*args, **kwargs)
+
+        monkeypatch.setattr(GridExecutor, "__call__", unseen)
+    hidden, target = torch.randn(40, 24, device=DEVICE), torch.randint(0, 90, (40,), device=DEVICE)
+    with Launches() as forward:
+        loss = layer(hidden.requires_grad_(), target).loss
+    with Launches() as backward:
+        torch.autograd.grad(loss, [hidden, *layer.parameters()])
+    # Of the projection, then of the clusters, whose biases are two; folded, one projection is of the clusters, and two
+    # gradients meet.
+    assert forward.names == ["mm"] * (1 + folded) + ["add", "addmm"]
+    assert sorted(backward.names) == sorted(["ones_like", "mul"] + ["mm"] * (4 + folded) + ["addmm_"] * folded)
+
+
+def test_the_kernels_are_refused_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(dispatch, "INTERPRETED", False)
+    head = make(backend="triton")
+    with pytest.raises(ValueError, match='computes on a GPU; hidden is on cpu: use backend="auto"'):
+        head(torch.randn(3, WIDTH), torch.zeros(3, dtype=torch.int64))
