@@ -12,21 +12,24 @@ import torch
 from coterie_lab.training import checkpoint
 from coterie_lab.training.logs import read_journal
 
-PROGRAM = (
-    "import json, sys; from pathlib import Path; from coterie.{what}.corpus import {data}; "
-    "from coterie.{what}.settings import Settings; from coterie.{what}.train import train; "
-    "train({data}.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)"
-)
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from {train.__module__} import train
+from {data.__module__} import {data.__name__} as Data
+from {settings.__module__} import Settings
+train(Data.open(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3])), resume=True)
+"""
 
 
-def killed(what, data, path, out, settings, kills, checkpoint_every):
-    """Trains in a process, kills it up to so many times soon after a checkpoint, goes on to the end; times it hit."""
-    program = PROGRAM.format(what=what, data=data)
+def killed(train, data, out, settings, kills, checkpoint_every):
+    """Trains in a process, kills it up to `kills` times soon after a checkpoint, resumes to the end; the kills."""
+    program = PROGRAM.format(train=train, data=type(data), settings=type(settings))
     told_to = json.dumps({**settings.to_dict(), "checkpoint_every": checkpoint_every})
     luck = random.Random(0)
     for life in range(20):
         before = _written(out)
-        process = subprocess.Popen([sys.executable, "-c", program, str(path), str(out), told_to])
+        process = subprocess.Popen([sys.executable, "-c", program, str(data.path), str(out), told_to])
         while life < kills and process.poll() is None:
             if _written(out) > before:  # only a life that got further than the last one is worth ending
                 time.sleep(luck.random() * 4 * checkpoint_every)

@@ -308,7 +308,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(pairs, tmp_path, inp
     settings = small(epochs=3, dropout=0.2, input_feeding=input_feeding)
     train(pairs, tmp_path / "whole", settings)
     out = tmp_path / "killed"
-    assert killed("summarization", "Pairs", pairs.path, out, settings, kills=1, checkpoint_every=0.02) == 1
+    assert killed(train, pairs, out, settings, kills=1, checkpoint_every=0.02) == 1
     assert_same(out, tmp_path / "whole")
 
 
