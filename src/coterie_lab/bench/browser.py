@@ -1,12 +1,9 @@
-"""A real browser for tests: Debian's Chromium, driven by Playwright; without one these tests are skipped."""
+"""A real browser, for benchmarks and tests: Chromium, driven by Playwright."""
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -18,32 +15,17 @@ QUIET = (
 @contextmanager
 def browsing() -> Iterator[Any]:
     """A browser, headless."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise ImportError("a browser needs the package playwright: pip install playwright") from error
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.skip("browser tests need Chromium (Debian: apt-get install chromium)")
-    with playwright.sync_playwright() as driver:
+        raise FileNotFoundError("there is no Chromium (on Debian: apt-get install chromium)")
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, headless=True, args=list(QUIET))
         yield browser
         browser.close()
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether something holds before long; a page's own way to wait is closed to it by its policy."""
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
-
-
-def shows(locator: Any, text: str) -> None:
-    """Fails unless an element comes to show this text."""
-    assert eventually(lambda: locator.inner_text() == text), locator.inner_text()[:200]
-
-
-def counts(locator: Any, n: int) -> None:
-    """Fails unless there come to be so many elements."""
-    assert eventually(lambda: locator.count() == n), locator.count()
 
 
 class Visit:

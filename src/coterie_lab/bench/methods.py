@@ -4,7 +4,7 @@ Shapes: T tokens, D width, V words.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from coterie.checks import default_clusters
 from coterie.clustering.partition import Partition
 from coterie.replay import OFTEN
 from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.bench.names import GRAPH, NAMES
+from coterie_lab.bench.shapes import Shape, zipf_counts, zipf_text
 from coterie_lab.heads import HEADS, Material, registry
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (T, D), (T,) → the loss
@@ -24,7 +26,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (T, D), (T,) → the loss
 class Method:
     """A head ready to run."""
 
-    name: str
     module: nn.Module
     loss: Loss
     topk: Callable[[Tensor, int], object] | None = None
@@ -32,45 +33,87 @@ class Method:
     warm_up: int = 1  # calls before any is timed
 
 
-def zipf_counts(n_words: int) -> Tensor:
-    """How often each of V words occurs in a large text, by Zipf's law: (V,)."""
-    return (1e9 / torch.arange(1, n_words + 1, dtype=torch.float64)).long()
+def build(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> Method | None:
+    """One of `NAMES`, or of the registry's heads, or None where this machine lacks what it needs."""
+    width, n_words = shape.width, shape.words
+    plain, graph = name.removesuffix(GRAPH), name.endswith(GRAPH)
+    if plain == "self-organized":
+        head = organized(n_words, width, device, dtype)
+        # What it is asked often it has recorded by then, as in use.
+        often = OFTEN + 1 if device.type == "cuda" else 1
+        return Method(head, lambda h, t: head(h, t).loss, head.topk, graph, often)
+    if name == "adaptive":
+        cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
+        adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
+        return Method(adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
+    if name not in FULL:
+        module = registered(plain, n_words, width).to(device, dtype)
+        return Method(module, lambda h, t: module(h, t).loss, module.topk, graph)
+    # The packaged CCE takes no bias.
+    linear = nn.Linear(width, n_words, bias=name != "cce", device=device, dtype=dtype)
+    dense = (lambda h, k: linear(h).float().log_softmax(-1).topk(k)) if name == "full" else None
+    try:
+        return Method(linear, FULL[name](linear), dense)
+    except (ImportError, AttributeError):
+        return None
 
 
-def organized(n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> SelfOrganizedSoftmax:
+def organized(
+    n_words: int, width: int, device: torch.device | None = None, dtype: torch.dtype | None = None, **options: Any
+) -> SelfOrganizedSoftmax:
     """The layer after an E-step with made-up preferences: clusters as uneven in size and mass as real ones."""
-    head = SelfOrganizedSoftmax(width, n_words, zipf_counts(n_words), device=device, dtype=dtype)
-    assert head.statistic is not None
-    head.statistic.total.normal_()
-    head.statistic.weight.fill_(1.0)
+    head = SelfOrganizedSoftmax(width, n_words, zipf_counts(n_words), device=device, dtype=dtype, **options)
+    prefer_at_random(head)
     head.reorganize()
     return head
 
 
-def build(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method | None:
-    """One of `NAMES`, or of the registry's heads, or None where it is not to be had here."""
-    if name.removesuffix(GRAPH) == "self-organized":
-        head = organized(n_words, width, device, dtype)
-        called = Method(name, head, lambda h, t: head(h, t).loss, head.topk, graph=name.endswith(GRAPH))
-        # What it is asked often it has recorded by then, as in use.
-        return replace(called, warm_up=OFTEN + 1 if device.type == "cuda" else 1)
-    if name == "adaptive":
-        cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
-        adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)
-        return Method(name, adaptive, lambda h, t: adaptive(h, t).loss, lambda h, k: adaptive.log_prob(h).topk(k))
-    if name not in NAMES:
-        return _registered(name, n_words, width, device, dtype)
-    # The packaged CCE takes no bias.
-    linear = nn.Linear(width, n_words, bias=name != "cce", device=device, dtype=dtype)
-    loss = _full_loss(name, linear)
-    dense = (lambda h, k: linear(h).float().log_softmax(-1).topk(k)) if name == "full" else None
-    return None if loss is None else Method(name, linear, loss, dense)
+def prefer_at_random(head: SelfOrganizedSoftmax) -> None:
+    """As if every word had been seen, and each had preferences of its own."""
+    assert head.statistic is not None
+    head.statistic.total.normal_()
+    head.statistic.weight.fill_(1.0)
 
 
-GRAPH = "-graph"  # behind a name: timed as a CUDA graph
-NAMES = (
-    "self-organized", "self-organized-graph", "full", "full-compiled", "full-chunked", "adaptive", "cce", "liger",
-)  # fmt: skip
+def registered(name: str, n_words: int, width: int) -> Any:
+    """A head from the registry, built from made-up words and text: neither changes what a step costs."""
+    scattered = Partition(torch.arange(n_words) % default_clusters(n_words), default_clusters(n_words))
+    # Bins are made from the counts; looking for similar words would take longer than timing them.
+    given = scattered if name == "hsm-similarity" else None
+    material = Material([f"word{number}" for number in range(n_words)], zipf_text(n_words, 1_000_000).numpy(), given)
+    return registry.build(name, width, n_words, zipf_counts(n_words), material)
+
+
+def _eager(linear: nn.Linear) -> Loss:
+    return lambda h, t: F.cross_entropy(linear(h).float(), t)
+
+
+def _compiled(linear: nn.Linear) -> Loss:
+    compiled: Loss = torch.compile(_eager(linear))
+    return compiled
+
+
+def _chunked(linear: nn.Linear) -> Loss:
+    chunked, options = F.linear_cross_entropy, nn.LinearCrossEntropyOptions()
+    return lambda h, t: chunked(h, linear.weight, t, linear_bias=linear.bias, options=options)
+
+
+def _cce(linear: nn.Linear) -> Loss:
+    from cut_cross_entropy import linear_cross_entropy
+
+    return lambda h, t: linear_cross_entropy(h, linear.weight, t)
+
+
+def _liger(linear: nn.Linear) -> Loss:
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    return lambda h, t: liger_fused_linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
+
+
+# The full softmax's loss, computed one way or another.
+FULL: dict[str, Callable[[nn.Linear], Loss]] = {
+    "full": _eager, "full-compiled": _compiled, "full-chunked": _chunked, "cce": _cce, "liger": _liger,
+}  # fmt: skip
 
 
 def check_name(name: str) -> None:
@@ -80,45 +123,3 @@ def check_name(name: str) -> None:
             f"there is no head called {name!r}; there are: {', '.join(dict.fromkeys((*NAMES, *HEADS)))}, each of "
             f"`coterie lm train` also with {GRAPH} behind its name"
         )
-
-
-def _registered(name: str, n_words: int, width: int, device: torch.device, dtype: torch.dtype) -> Method:
-    """A head from the registry, built from made-up words and text: neither changes what a step costs."""
-    counts = zipf_counts(n_words)
-    law = counts.double().cumsum(0)
-    text = torch.searchsorted(law, torch.rand(1_000_000, dtype=torch.float64) * law[-1]).clamp(max=n_words - 1)
-    scattered = Partition(torch.arange(n_words) % default_clusters(n_words), default_clusters(n_words))
-    # Bins are made from the counts; looking for similar words would take longer than timing them.
-    given = scattered if name.startswith("hsm-similarity") else None
-    material = Material([f"word{number}" for number in range(n_words)], text.numpy(), given)
-    module: Any = registry.build(name.removesuffix(GRAPH), width, n_words, counts, material).to(device, dtype)
-    return Method(name, module, lambda h, t: module(h, t).loss, module.topk, graph=name.endswith(GRAPH))
-
-
-def _full_loss(name: str, linear: nn.Linear) -> Loss | None:
-    """The full softmax's loss, computed one way or another."""
-
-    def eager(hidden: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(linear(hidden).float(), target)
-
-    if name == "full":
-        return eager
-    if name == "full-compiled":
-        compiled: Loss = torch.compile(eager)
-        return compiled
-    if name == "full-chunked":
-        chunked = getattr(F, "linear_cross_entropy", None)
-        if chunked is None:
-            return None
-        options = nn.LinearCrossEntropyOptions()
-        return lambda h, t: chunked(h, linear.weight, t, linear_bias=linear.bias, options=options)
-    try:
-        if name == "cce":
-            from cut_cross_entropy import linear_cross_entropy
-
-            return lambda h, t: linear_cross_entropy(h, linear.weight, t)
-        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
-
-        return lambda h, t: liger_fused_linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
-    except ImportError:
-        return None

@@ -1,7 +1,8 @@
-"""How long something takes: warmed up, many times over, median and spread.
+"""How long something takes: warmed up, many times over, median and spread; several things take turns.
 
-A GPU is timed by its own events, with the cache swept in between; what can be captured is also timed as a CUDA graph,
-which leaves out what the host takes to launch it.
+Whatever else the machine does meanwhile then hits all of them. A GPU is timed by its own events, with the cache swept
+in between, or by the host's clock, waiting for each answer. In a plain loop the host does not wait: it is timed until
+it has launched everything, and until everything is done.
 """
 
 import statistics
@@ -13,16 +14,26 @@ import torch
 
 Work = Callable[[], object]
 SWEEP_BYTES = 256 << 20  # several times any cache there is
+TURNS = 5
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median of all repeats, and the middle half of them."""
+    """Milliseconds: the median of all repeats, the middle half of them, and the least."""
 
     ms: float
     low: float
     high: float
+    least: float
     repeats: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Milliseconds a call in a plain loop: what the host takes to launch it, and the wall clock says in all."""
+
+    host: float
+    wall: float
 
 
 def measure(work: Work, device: torch.device, seconds: float = 1.0) -> Timing:
@@ -30,29 +41,47 @@ def measure(work: Work, device: torch.device, seconds: float = 1.0) -> Timing:
     return in_turns({"": work}, device, seconds)[""]
 
 
-def in_turns(works: Mapping[str, Work], device: torch.device, seconds: float = 1.0) -> dict[str, Timing]:
-    """Times several, each as `measure` does, in turns: whatever else the machine does meanwhile hits all of them."""
-    on_gpu = device.type == "cuda"
+def in_turns(
+    works: Mapping[str, Work], device: torch.device, seconds: float = 1.0, answered: bool = False
+) -> dict[str, Timing]:
+    """Times several, each as `measure` does, in turns; `answered`: until the host has the answer, on a GPU too."""
+    timed = _by_events if device.type == "cuda" and not answered else _by_the_clock
     repeats: dict[str, int] = {}
     for name, work in works.items():
         for _ in range(3):
             work()
-        if on_gpu:
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        if on_gpu:
-            torch.cuda.synchronize()
-        repeats[name] = min(max(int(seconds / max(time.perf_counter() - start, 1e-6)), 5), 200)
-    turns = 5 if len(works) > 1 else 1
+        [once] = _by_the_clock(work, 1, device)
+        repeats[name] = min(max(int(1e3 * seconds / max(once, 1e-3)), 5), 200)
+    turns = TURNS if len(works) > 1 else 1
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(turns):
         for name, work in works.items():
             if turns > 1:
                 work()  # not counted: it finds the cache full of the others' numbers
-            calls = -(-repeats[name] // turns)
-            times[name] += _on_gpu(work, calls) if on_gpu else _on_cpu(work, calls)
+            times[name] += timed(work, -(-repeats[name] // turns), device)
     return {name: _summary(values) for name, values in times.items()}
+
+
+def in_loops(works: Mapping[str, Work], device: torch.device, calls: int = 20, rounds: int = 7) -> dict[str, Loop]:
+    """Times several in plain loops of some calls, in turns; medians of the rounds."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            wait_for(device)
+            start = time.perf_counter()
+            for _ in range(calls):
+                work()
+            launched = time.perf_counter()
+            wait_for(device)
+            times[name].append((launched - start, time.perf_counter() - start))
+    medians = {name: map(statistics.median, zip(*values, strict=True)) for name, values in times.items()}
+    return {name: Loop(*(1e3 * seconds / calls for seconds in both)) for name, both in medians.items()}
+
+
+def wait_for(device: torch.device) -> None:
+    """Until all that was launched is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def captured(work: Work) -> Work:
@@ -80,8 +109,8 @@ def peak_memory(work: Work, before: int) -> int:
     return torch.cuda.max_memory_allocated() + idle - before
 
 
-def _on_gpu(work: Work, repeats: int) -> list[float]:
-    sweep = torch.empty(SWEEP_BYTES, dtype=torch.int8, device="cuda")
+def _by_events(work: Work, repeats: int, device: torch.device) -> list[float]:
+    sweep = torch.empty(SWEEP_BYTES, dtype=torch.int8, device=device)
     events = []
     for _ in range(repeats):
         sweep.zero_()
@@ -94,15 +123,17 @@ def _on_gpu(work: Work, repeats: int) -> list[float]:
     return [start.elapsed_time(end) for start, end in events]
 
 
-def _on_cpu(work: Work, repeats: int) -> list[float]:
+def _by_the_clock(work: Work, repeats: int, device: torch.device) -> list[float]:
     times = []
     for _ in range(repeats):
+        wait_for(device)
         start = time.perf_counter()
         work()
+        wait_for(device)
         times.append((time.perf_counter() - start) * 1e3)
     return times
 
 
 def _summary(times: list[float]) -> Timing:
     low, middle, high = statistics.quantiles(times, n=4)
-    return Timing(middle, low, high, len(times))
+    return Timing(middle, low, high, min(times), len(times))

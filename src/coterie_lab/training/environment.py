@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("coterie", "torch", "triton", "numpy")
+PACKAGES = ("coterie-softmax", "torch", "triton", "numpy", "cut_cross_entropy", "liger_kernel")
 
 
 def describe() -> dict[str, Any]:
@@ -36,8 +36,8 @@ def describe() -> dict[str, Any]:
 
 def _program() -> list[str]:
     """How the program that runs was called."""
-    module = getattr(sys.modules["__main__"].__spec__, "name", "coterie")
-    return ["coterie"] if module in ("coterie", "coterie_lab.__main__", "coterie_lab.cli") else ["python", "-m", module]
+    module = getattr(sys.modules["__main__"].__spec__, "name", "coterie").removesuffix(".__main__")
+    return ["coterie"] if module in ("coterie", "coterie_lab", "coterie_lab.cli") else ["python", "-m", module]
 
 
 def versions_of(*packages: str) -> dict[str, str]:

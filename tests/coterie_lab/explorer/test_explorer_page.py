@@ -2,13 +2,13 @@
 
 import pytest
 
-from coterie_lab.bench.browser import Visit, browsing, counts, eventually, shows
 from coterie_lab.explorer.collect import collect
 from coterie_lab.explorer.page import build
 from coterie_lab.tasks.language.clusters import company
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.moves import partitions, read_moves
 from coterie_lab.training.run import Run
+from tests.browser import Visit, browsing, counts, eventually, shows
 from tests.hostile import LONG, SCRIPT, WORDS, hostile_run
 
 

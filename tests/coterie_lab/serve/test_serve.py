@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from starlette.responses import JSONResponse
 
-from coterie_lab.bench.browser import Visit, browsing, eventually
 from coterie_lab.commands.serve import listen
 from coterie_lab.serve.app import application
 from coterie_lab.serve.limits import BoundedBody
 from coterie_lab.serve.worker import Busy, Worker
 from coterie_lab.tasks.language.train import train
 from coterie_lab.tasks.language.trained import Trained
+from tests.browser import Visit, browsing, eventually
 from tests.corpora import small, tiny_corpus
 from tests.coterie_lab.commands.test_lm_commands import coterie
 from tests.hostile import SCRIPT, hostile_run

@@ -8,7 +8,6 @@ import pytest
 import torch
 from schemathesis import GenerationMode
 
-from coterie_lab.bench.browser import Visit, browsing, eventually, shows
 from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.models.beam import search
 from coterie_lab.serve import writer
@@ -17,6 +16,7 @@ from coterie_lab.serve.writer import WORDS, Writer
 from coterie_lab.tasks.summarization.generate import Decoding, summarize
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
+from tests.browser import Visit, browsing, eventually, shows
 from tests.coterie_lab.explorer.test_explorer_page import CONTRASTS
 from tests.coterie_lab.serve.test_serve import description, keeps_to_its_description, serving
 from tests.hostile import SCRIPT

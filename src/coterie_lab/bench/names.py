@@ -1,0 +1,9 @@
+"""The heads of the benchmark by name, without loading any of them.
+
+The names are the registry's; `cce` and `liger` are other packages' losses of a full softmax.
+"""
+
+GRAPH = "-graph"  # behind a name: timed as a CUDA graph
+NAMES = (
+    "self-organized", "self-organized-graph", "full", "full-compiled", "full-chunked", "adaptive", "cce", "liger",
+)  # fmt: skip
