@@ -1,20 +1,31 @@
-"""What the service answers about a language model; what it takes and gives is in its OpenAPI description."""
+"""What a language model expects after a beginning, a cluster and then a word in it; as OpenAPI describes it.
 
+Shapes: L words read, D width, S words of a cluster.
+"""
+
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, Field
+from torch import Tensor
 
+from coterie.softmax import SelfOrganizedSoftmax
+from coterie_lab.data.corpus import UNK
+from coterie_lab.heads import Head
+from coterie_lab.models.lstm import State
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole
-from coterie_lab.serve.predictor import Predictor
 from coterie_lab.serve.worker import Worker
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.settings import Device
 
+KEPT = 512  # beginnings whose hidden vectors are remembered
+
 
 class Beginning(Strict):
-    """What to go on from."""
+    """A text to continue."""
 
     text: str = Field("", max_length=4000, description="the beginning of a text; empty: what is expected anywhere")
     words: Whole = Field(20, ge=1, le=100, description="how many of the most probable words to name")
@@ -57,6 +68,63 @@ class Opened(BaseModel):
     words: list[WordChance]
 
 
+class Predictor:
+    """Answers one question at a time, from one thread."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+        head = trained.model.head
+        self.head = cast(Head, head)
+        self.organized = head if isinstance(head, SelfOrganizedSoftmax) else None
+        self.known: OrderedDict[tuple[int, ...], tuple[Tensor, State]] = OrderedDict()
+
+    @torch.no_grad()
+    def predict(self, text: str, n: int) -> Prediction:
+        """The words as the model reads them, P(c|h) of all clusters that have words, and the n most probable words."""
+        hidden = self._hidden(text)
+        values, words = self.head.topk(hidden, min(n, len(self.trained.words)))
+        clusters = []
+        if self.organized is not None:
+            probability = self.organized.cluster_log_prob(hidden).double().exp()
+            filled = self.organized.partition.sizes.nonzero().squeeze(1)
+            order = filled[probability[filled].argsort(descending=True, stable=True)]
+            both = zip(order.tolist(), probability[order].tolist(), strict=True)
+            clusters = [ClusterChance(cluster=cluster, p=p) for cluster, p in both]
+        read = [Read(word=word, known=word in self.trained.id_of) for word in self.trained.tokens(text)]
+        return Prediction(read=read, clusters=clusters, words=self._named(words, values))
+
+    @torch.no_grad()
+    def open(self, text: str, cluster: int) -> Opened:
+        """P(c|h), and the words of the cluster with P(w|c, h), most probable first."""
+        if self.organized is None:
+            raise LookupError(f"the head {self.trained.settings.head!r} has no clusters")
+        partition = self.organized.partition
+        if not 0 <= cluster < partition.n_clusters or not int(partition.sizes[cluster]):
+            raise LookupError(f"there is no cluster {cluster} with words; there are {partition.n_clusters}, from 0")
+        hidden = self._hidden(text)
+        values, order = self.organized.member_log_prob(hidden, cluster).sort(descending=True, stable=True)  # (S,)
+        p = float(self.organized.cluster_log_prob(hidden)[cluster].double().exp())
+        return Opened(cluster=cluster, p=p, words=self._named(partition.members(cluster)[order], values))
+
+    def _named(self, words: Tensor, log_prob: Tensor) -> list[WordChance]:
+        both = zip(words.tolist(), log_prob.double().exp().tolist(), strict=True)
+        return [WordChance(word=self.trained.words[word], p=p) for word, p in both]
+
+    def _hidden(self, text: str) -> Tensor:
+        """The last hidden vector, (D,); one step where all words but the last are remembered."""
+        # Without a beginning the text continues an unknown word, as when it is generated.
+        ids = tuple(self.trained.ids(text)) or (self.trained.id_of[UNK],)
+        if ids not in self.known:
+            start = self.known.get(ids[:-1])
+            words = torch.tensor([ids if start is None else ids[-1:]], device=self.trained.device)  # (1, L)
+            hidden, state = self.trained.model.hidden(words, None if start is None else start[1])
+            self.known[ids] = hidden[0, -1].clone(), state  # not a view, which would keep all of them
+            while len(self.known) > KEPT:
+                self.known.popitem(last=False)
+        self.known.move_to_end(ids)
+        return self.known[ids][0]
+
+
 def router(run: Path, device: Device, worker: Worker, problems: dict[int | str, dict[str, Any]]) -> APIRouter:
     """The routes of a run's model."""
     predictor = Predictor(Trained.open(run, device))
@@ -65,26 +133,13 @@ def router(run: Path, device: Device, worker: Worker, problems: dict[int | str, 
     @routes.post("/predict", responses=problems)
     async def predict(asked: Beginning) -> Prediction:
         """What comes after a beginning: P(c|h) of every cluster, and the most probable words."""
-
-        def answer() -> Prediction:
-            return Prediction(
-                read=[Read(word=word, known=known) for word, known in predictor.read(asked.text)],
-                clusters=[ClusterChance(cluster=c, p=p) for c, p in predictor.clusters(asked.text)],
-                words=[WordChance(word=word, p=p) for word, p in predictor.words(asked.text, asked.words)],
-            )
-
-        return await worker(answer)
+        return await worker(lambda: predictor.predict(asked.text, asked.words))
 
     @routes.post("/open", responses={404: {**problems[422], "description": "no such cluster"}, **problems})
     async def open_cluster(asked: Opening) -> Opened:
         """The words of one cluster, P(w|c, h)."""
-
-        def answer() -> Opened:
-            p, words = predictor.open(asked.text, asked.cluster)
-            return Opened(cluster=asked.cluster, p=p, words=[WordChance(word=word, p=p) for word, p in words])
-
         try:
-            return await worker(answer)
+            return await worker(lambda: predictor.open(asked.text, asked.cluster))
         except LookupError as error:
             raise HTTPException(404, str(error)) from None
 

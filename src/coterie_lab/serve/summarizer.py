@@ -1,16 +1,24 @@
-"""What the service answers about a summarizer; what it takes and gives is in its OpenAPI description."""
+"""How a summarizer finds a title: the titles of its beam, and the beam at every step; as OpenAPI describes it.
 
+Shapes: B hypotheses, S words of the sentence.
+"""
+
+import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, Field
 
+from coterie_lab.models.beam import Step, search
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole
 from coterie_lab.serve.worker import Worker
-from coterie_lab.serve.writer import Writer
+from coterie_lab.tasks.summarization.generate import Decoding, write_down
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training.settings import Device
+
+WORDS = 250  # of a sentence that are read, even by a model that could read more
 
 
 class Sentence(Strict):
@@ -23,7 +31,7 @@ class Sentence(Strict):
 class Hypothesis(BaseModel):
     """The beginning of a title, by its last word."""
 
-    before: int | None = Field(description="the place, in the step before, of what it goes on from; null: it begins")
+    before: int | None = Field(description="the place, in the step before, of what it continues; null: it begins")
     word: str
     ends: bool = Field(description="whether the word is the end of the title")
     p: Probability = Field(description="of the word, after those before it")
@@ -49,6 +57,64 @@ class Summary(BaseModel):
     steps: list[list[Hypothesis]] = Field(description="a word at a time, the hypotheses that lived, best first")
 
 
+class Writer:
+    """Answers one question at a time, from one thread."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+        trained.split("word")  # a tokenizer that is not installed is missed now, not at the first question
+
+    def write(self, text: str, beam: int) -> Summary:
+        """The titles of a sentence, searched for as `coterie summarize generate` does; none if it has no words."""
+        every = self.trained.split(text)
+        sentence = every[: min(self.trained.longest, WORDS)]
+        if not sentence:
+            return Summary(read=[], unread=0, titles=[], steps=[])
+        ids = torch.tensor([self.trained.ids(sentence)], device=self.trained.device)  # (1, S)
+        length = torch.tensor([len(sentence)], device=self.trained.device)
+        watched: list[Step] = []
+        usual = Decoding()
+        [found] = search(
+            self.trained.model, ids, length,
+            beam=beam, longest=usual.longest, penalty=usual.penalty, watch=watched.append,
+        )  # fmt: skip
+        steps, paths = self._steps(watched)
+        titles = []
+        for one in found:
+            path = paths[(*one.words, self.trained.model.eos) if one.ended else tuple(one.words)]
+            written = write_down(self.trained, sentence, one, replace_unknown=False)
+            titles.append(Title(text=written, log_prob=one.log_prob, ended=one.ended, path=path))
+        read = [Read(word=word, known=word in self.trained.id_of) for word in sentence]
+        return Summary(read=read, unread=len(every) - len(sentence), titles=titles, steps=steps)
+
+    def _steps(self, watched: list[Step]) -> tuple[list[list[Hypothesis]], dict[tuple[int, ...], list[int]]]:
+        """The hypotheses of every step, and of each, by its words, its place in every step so far."""
+        steps: list[list[Hypothesis]] = []
+        paths: dict[tuple[int, ...], list[int]] = {}
+        before: list[tuple[int, ...]] = [()]  # the words of each hypothesis
+        for step in watched:
+            scores = step.log_prob[0].tolist()
+            lived = sum(score > -math.inf for score in scores)  # they come first
+            parents, words = step.parent[0, :lived].tolist(), step.word[0, :lived].tolist()
+            looked = step.attention[0].tolist()  # (B, S)
+            now, rows = [], []
+            for place, (parent, word) in enumerate(zip(parents, words, strict=True)):
+                so_far = (*before[parent], word)
+                since = scores[place] - (steps[-1][parent].log_prob if steps else 0.0)
+                now.append(so_far)
+                paths[so_far] = [*paths.get(before[parent], []), place]
+                rows.append(
+                    Hypothesis(
+                        before=parent if steps else None, word=self.trained.words[word],
+                        ends=word == self.trained.model.eos, p=min(1.0, math.exp(since)), log_prob=scores[place],
+                        looked=[round(share, 4) for share in looked[parent]],
+                    )
+                )  # fmt: skip
+            steps.append(rows)
+            before = now
+        return steps, paths
+
+
 def router(run: Path, device: Device, worker: Worker, problems: dict[int | str, dict[str, Any]]) -> APIRouter:
     """The routes of a run's model."""
     writer = Writer(Trained.open(run, device))
@@ -57,17 +123,7 @@ def router(run: Path, device: Device, worker: Worker, problems: dict[int | str, 
     @routes.post("/summarize", responses={404: {**problems[422], "description": "no word in it"}, **problems})
     async def summarize(asked: Sentence) -> Summary:
         """The titles that a beam search finds for a sentence, and the beam at every step."""
-
-        def answer() -> Summary:
-            found = writer.write(asked.text, asked.beam)
-            return Summary(
-                read=[Read(word=word, known=known) for word, known in found.read],
-                unread=found.unread,
-                titles=[Title(**vars(title)) for title in found.titles],
-                steps=[[Hypothesis(**vars(one)) for one in step] for step in found.steps],
-            )
-
-        found = await worker(answer)
+        found = await worker(lambda: writer.write(asked.text, asked.beam))
         if not found.read:
             raise HTTPException(404, "there is no word in this sentence: give one with words")
         return found

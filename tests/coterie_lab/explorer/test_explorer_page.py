@@ -13,11 +13,6 @@ from tests.hostile import LONG, SCRIPT, WORDS, hostile_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return hostile_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
 def browser():
     with browsing() as found:
         yield found

@@ -21,13 +21,8 @@ from coterie_lab.training.moves import History, Move, partitions, read_moves
 from coterie_lab.training.run import Run
 from tests.corpora import small, tiny_corpus
 from tests.coterie_lab.commands.test_lm_commands import coterie
-from tests.hostile import WORDS, hostile_run
+from tests.hostile import WORDS
 from tests.layers import WIDTH
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return hostile_run(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,17 @@ from dataclasses import replace
 import httpx
 import pytest
 import torch
-from schemathesis import GenerationMode
 
 from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.models.beam import search
-from coterie_lab.serve import writer
+from coterie_lab.serve import summarizer
 from coterie_lab.serve.app import application
-from coterie_lab.serve.writer import WORDS, Writer
+from coterie_lab.serve.summarizer import WORDS, Writer
 from coterie_lab.tasks.summarization.generate import Decoding, summarize
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
 from tests.browser import Visit, browsing, eventually, shows
 from tests.coterie_lab.explorer.test_explorer_page import CONTRASTS
-from tests.coterie_lab.serve.test_serve import description, keeps_to_its_description, serving
 from tests.hostile import SCRIPT
 from tests.pairs import news, small, tiny_pairs, write_gigaword
 
@@ -35,23 +33,6 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture(scope="module")
-def app(run):
-    return application(run, "cpu")
-
-
-@pytest.fixture(scope="module")
-def url(app):
-    with serving(app) as address:
-        yield address
-
-
-@pytest.fixture
-def ask(url):
-    with httpx.Client(base_url=url, timeout=30) as client:
-        yield lambda **given: client.post("/api/summarize", json=given)
-
-
 def read(trained, text):
     """The sentence as the search takes it."""
     ids = trained.ids(trained.tokens(text))
@@ -62,7 +43,7 @@ def read(trained, text):
 @pytest.mark.parametrize("text", [STRANGE, news(1, seed=5)[0][0].lower()])
 def test_its_titles_are_those_of_the_search(run, ask, text, beam):
     trained = Trained.open(run, "cpu")
-    told = ask(text=text, beam=beam).json()
+    told = ask("summarize", text=text, beam=beam).json()
     [expected] = search(trained.model, *read(trained, text), beam=beam, penalty=Decoding().penalty)
     assert [one["log_prob"] for one in told["titles"]] == pytest.approx([one.log_prob for one in expected])
     assert [one["ended"] for one in told["titles"]] == [one.ended for one in expected]
@@ -80,7 +61,7 @@ def test_it_searches_as_titles_are_usually_searched_for(run, monkeypatch):
         told.update(options)
         return search(*given, **options)
 
-    monkeypatch.setattr(writer, "search", spied)
+    monkeypatch.setattr(summarizer, "search", spied)
     Writer(Trained.open(run, "cpu")).write(STRANGE, beam=2)
     usual = Decoding()
     assert (told["longest"], told["penalty"], told["beam"]) == (usual.longest, usual.penalty, 2)
@@ -90,7 +71,7 @@ def test_it_searches_as_titles_are_usually_searched_for(run, monkeypatch):
 def test_its_steps_are_those_of_the_model(run, ask):
     """Every hypothesis that lived, from the whole distribution."""
     trained = Trained.open(run, "cpu")
-    model, told = trained.model, ask(text=STRANGE).json()
+    model, told = trained.model, ask("summarize", text=STRANGE).json()
     article, length = read(trained, STRANGE)
     memory, empty = model.read(model.embed(article), length)
     before = [[]]
@@ -122,7 +103,7 @@ def test_its_steps_are_those_of_the_model(run, ask):
         assert math.prod(one["p"] for one in way) == pytest.approx(math.exp(title["log_prob"]), rel=1e-3)
 
 
-def test_raw_sentences_are_split_and_long_ones_cut(tmp_path):
+def test_raw_sentences_are_split_and_long_ones_cut(serving, tmp_path):
     train(tiny_pairs(tmp_path), tmp_path / "run", small(epochs=1, head="full"))
     with serving(application(tmp_path / "run", "cpu")) as address, httpx.Client(base_url=address) as client:
         told = client.post("/api/summarize", json={"text": "PARIS (AP) - The Bank sold 7 ships."}).json()
@@ -136,37 +117,27 @@ def test_raw_sentences_are_split_and_long_ones_cut(tmp_path):
 
 
 BAD = [
-    ({"content": b"{"}, 422),
-    ({"content": b'{"text": "\\ud800"}'}, 422),
     ({"json": {}}, 422),
-    ({"json": {"text": ""}}, 422),
     ({"json": {"text": " \n"}}, 404),
     ({"json": {"text": "x" * 4001}}, 422),
-    ({"json": {"text": ["a"]}}, 422),
-    ({"json": {"text": "a", "beam": 0}}, 422),
     ({"json": {"text": "a", "beam": 11}}, 422),
-    ({"json": {"text": "a", "beam": "5"}}, 422),
     ({"json": {"text": "a", "longest": 10**9}}, 422),
     ({"content": b'{"text": "' + b"x" * 65_536 + b'"}'}, 413),
 ]
 
 
 @pytest.mark.parametrize(("given", "status"), BAD)
-def test_bad_requests_are_refused_and_it_goes_on(url, ask, given, status):
-    answer = httpx.post(f"{url}/api/summarize", headers={"content-type": "application/json"}, **given)
-    assert answer.status_code == status, answer.text
-    assert isinstance(answer.json()["detail"], str)
-    assert ask(text="a").status_code == 200
+def test_bad_requests_are_refused_and_it_goes_on(refused, ask, given, status):
+    assert refused("summarize", **given) == status
+    assert ask("summarize", text="a").status_code == 200
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode))
-def test_it_keeps_to_its_description(app, mode):
-    described = description(app)
+def test_it_keeps_to_its_description(described, keeps_to_its_description):
     [(path, operations)] = described.raw_schema["paths"].items()
     assert path == "/api/summarize"
     assert {"200", "400", "404", "408", "413", "422", "503"} <= operations["post"]["responses"].keys()
     assert operations["post"]["description"]
-    keeps_to_its_description(described, path, mode)
+    assert keeps_to_its_description(path)
 
 
 def test_the_live_page_follows_a_title(run, url):
