@@ -96,8 +96,7 @@ def evaluate(
     from coterie_lab.data.corpus import Corpus
     from coterie_lab.tasks.language.evaluate import evaluate as measure
     from coterie_lab.tasks.language.trained import Trained
-    from coterie_lab.training.device import choose_precision
-    from coterie_lab.training.update import precise
+    from coterie_lab.training.device import choose_precision, precise
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
     if data is None and not Path(trained.corpus["path"]).exists():

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from coterie_lab.models.embedding import Embedding
 from coterie_lab.models.lstm import LSTM, State
+from coterie_lab.models.word_model import WordModel
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(WordModel):
     """Hidden vectors for every position; the head turns them into words."""
 
     def __init__(

@@ -28,7 +28,7 @@ class LSTM(nn.LSTM):
             zeros = input.new_zeros(self.num_layers, input.shape[0], self.hidden_size)
             state = zeros, zeros
         with torch.autocast("cuda", enabled=False):
-            output, hidden, cell = torch._VF.lstm(
+            output, hidden, cell = torch.lstm(
                 input.bfloat16(), tuple(part.bfloat16() for part in state), self._rounded(), True, self.num_layers,
                 self.dropout, self.training, False, True,
             )  # fmt: skip
@@ -36,7 +36,7 @@ class LSTM(nn.LSTM):
 
     def _rounded(self) -> list[Tensor]:
         """The weights in bfloat16, in one piece of memory as cuDNN wants them: all matrices, then all biases."""
-        given = [weight for weight in self._flat_weights if weight is not None]
+        given = [weight for layer in self.all_weights for weight in layer]
         order = sorted(range(len(given)), key=lambda i: given[i].ndim == 1)
         flat = torch.cat([given[i].reshape(-1) for i in order]).bfloat16()
         pieces = dict(zip(order, flat.split([given[i].numel() for i in order]), strict=True))

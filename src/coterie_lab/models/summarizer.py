@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from coterie_lab.data.streams import IGNORED
 from coterie_lab.models.embedding import Embedding
 from coterie_lab.models.lstm import LSTM
+from coterie_lab.models.word_model import WordModel
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Writing(NamedTuple):
     given: Tensor  # (1, B · H, D) what the head was given for the last word; zeros before the first
 
 
-class Summarizer(nn.Module):
+class Summarizer(WordModel):
     """Hidden vectors for every position of a title; the head turns them into words."""
 
     def __init__(

@@ -113,7 +113,7 @@ class Predictor:
     def _hidden(self, text: str) -> Tensor:
         """The last hidden vector, (D,); one step where all words but the last are remembered."""
         # Without a beginning the text continues an unknown word, as when it is generated.
-        ids = tuple(self.trained.ids(text)) or (self.trained.id_of[UNK],)
+        ids = tuple(self.trained.ids(self.trained.tokens(text))) or (self.trained.id_of[UNK],)
         if ids not in self.known:
             start = self.known.get(ids[:-1])
             words = torch.tensor([ids if start is None else ids[-1:]], device=self.trained.device)  # (1, L)

@@ -1,5 +1,7 @@
 """Where to compute, and how precisely."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 import torch
@@ -19,7 +21,14 @@ def choose_device(asked: Device, index: int = 0) -> torch.device:
 
 
 def choose_precision(asked: Precision, device: torch.device) -> torch.dtype | None:
-    """What to compute in beside float32, or None; parameters and sums stay in float32."""
+    """The dtype for autocast, or None for float32; parameters and sums stay in float32."""
     if asked == "float32" or (asked == "auto" and device.type == "cpu"):
         return None
     return torch.bfloat16
+
+
+@contextmanager
+def precise(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
+    """Autocast to `dtype`; None: no autocast."""
+    with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        yield

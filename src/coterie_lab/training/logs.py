@@ -1,4 +1,4 @@
-"""What a run tells: a line of JSON for every measurement, TensorBoard, and a bar in the terminal."""
+"""What a run reports: a line of JSON for every measurement, TensorBoard, and a bar in the terminal."""
 
 import json
 import os
@@ -6,8 +6,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -93,24 +92,6 @@ class Board:
             self.before(failure)
 
 
-class Display(Protocol):
-    """Where progress is shown."""
-
-    def advance(self, step: int, perplexity: float, rate: float) -> None: ...
-
-    def say(self, message: str) -> None: ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    def advance(self, step: int, perplexity: float, rate: float) -> None:
-        pass
-
-    def say(self, message: str) -> None:
-        pass
-
-
 class Listening(Console):
     """Standard error; nobody has to listen for the work to go on."""
 
@@ -123,14 +104,14 @@ class Listening(Console):
 
 
 class Bar:
-    """A bar with perplexity, words a second and the time left."""
+    """A bar with perplexity, words a second and the time left; without a console it shows nothing."""
 
-    def __init__(self, console: Console, name: str, total: int, done: int = 0) -> None:
-        self.console = console
+    def __init__(self, console: Console | None, name: str, total: int, done: int = 0) -> None:
+        self.console = console or Console(quiet=True)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[how]}"),
-            console=console,
+            console=self.console, disable=console is None,
         )  # fmt: skip
         self.task = self.progress.add_task(name, total=total, completed=done, how="")
 
@@ -138,9 +119,7 @@ class Bar:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
     def advance(self, step: int, perplexity: float, rate: float) -> None:

@@ -35,11 +35,11 @@ class Move:
 class History:
     """Follows a partition from one reorganisation to the next."""
 
-    def __init__(self, cluster_of: Tensor, step: int = 0) -> None:
+    def __init__(self, cluster_of: Tensor) -> None:
         """`cluster_of` (V,), as it is now."""
         self.last = _numbers(cluster_of)
         words = np.arange(self.last.size, dtype=np.int32)
-        self.moves = [Move(step, words, self.last)]
+        self.moves = [Move(0, words, self.last)]
 
     def add(self, step: int, cluster_of: Tensor) -> Move:
         """Notes where the words are now; what has changed."""
@@ -51,16 +51,14 @@ class History:
 
 
 class MovesJournal(Journal):
-    """The moves of the head of a model that has clusters, as a file; of another head an empty one."""
+    """The moves of a head that has clusters, as a file; for another head it stays empty."""
 
-    def __init__(self, path: Path, keep: int, model: nn.Module, step: int) -> None:
+    def __init__(self, path: Path, keep: int, head: nn.Module) -> None:
         super().__init__(path, keep)
-        organized = (module for module in model.modules() if isinstance(module, SelfOrganizedSoftmax))
-        self.head = next(organized, None)
+        self.head = head if isinstance(head, SelfOrganizedSoftmax) else None
         if self.head is not None:
-            self.history = History(self.head.partition.cluster_of, step)
-            # A run that goes on has its first line already; one begun before there was this file starts here.
-            if keep == 0:
+            self.history = History(self.head.partition.cluster_of)
+            if keep == 0:  # a resumed run has its first line already
                 self.write(_packed(self.history.moves[0]))
 
     def reorganized(self, step: int) -> None:
@@ -76,7 +74,7 @@ def read_moves(path: Path) -> list[Move]:
         return [_unpacked(record) for record in read_journal(path)]
     except (ValueError, TypeError, LookupError, zlib.error) as error:
         raise ValueError(
-            f"{path} is damaged: it does not tell who moved; without the file, reports do without"
+            f"{path} is damaged: it does not say which words moved; delete it, and reports leave the moves out"
         ) from error
 
 

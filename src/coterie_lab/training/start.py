@@ -1,21 +1,34 @@
-"""A run from its folder to its result: made or found, trained, and what came out noted."""
+"""A run from its folder to its result: created or resumed, trained, and its result written."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from rich.console import Console
 
+from coterie_lab.training.device import choose_device
 from coterie_lab.training.distributed import World
-from coterie_lab.training.logs import Bar, Silent
-from coterie_lab.training.loop import Progress, Task, Trainer
-from coterie_lab.training.run import Run, alone, write_whole
-from coterie_lab.training.settings import TrainingSettings
+from coterie_lab.training.logs import Bar
+from coterie_lab.training.loop import Progress, Trainer
+from coterie_lab.training.run import Run, alone, read_json, write_whole
+from coterie_lab.training.settings import ModelSettings
+from coterie_lab.training.task import Task
 
-# What may change when a run goes on.
+# Settings that may change when a run is resumed.
 FREE = ("device", "checkpoint_every", "graph")
+AnySettings = TypeVar("AnySettings", bound=ModelSettings)
+
+
+class How(TypedDict, total=False):
+    """How a run begins, and where it is shown."""
+
+    resume: bool  # the run that is there, whose settings must be these
+    force: bool  # replace the run that is there
+    console: Console | None
+    world: World | None
 
 
 @dataclass(frozen=True)
@@ -29,34 +42,33 @@ class Data:
 
 
 def train(
-    task: Task,
+    task: Callable[[AnySettings, torch.device, World], Task],
     data: Data,
     out: Path,
-    settings: TrainingSettings,
-    device: torch.device,
+    settings: AnySettings,
     *,
-    name: str,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
-    world: World,
+    world: World | None = None,
 ) -> Progress:
-    """Trains into the folder `out`; `resume`: goes on with the run that is there, whose settings must be these.
-
-    `name`: what the bar says. The task is built before: what is wrong with it spoils no folder.
-    """
-    run = Run(out)
+    """Trains into the folder `out`. A run that is finished stays as it is when it is resumed."""
+    run, world = Run(out), world or World()
+    device = choose_device(settings.device, world.local_rank)
+    finished = resume and run.result.exists()
+    # The task is made first: an error in it leaves the folder as it was.
+    made = None if finished else task(settings, device, world)
     with ExitStack() as held:
         world.by_main(lambda: _folder(data, out, settings, resume, force, held))
-        trainer = Trainer(task, settings, run, device, Silent(), world)
+        if made is None:
+            result = read_json(run.result)
+            return Progress(result["updates"], result["training_seconds"], best=result["best"], finished=True)
+        trainer = Trainer(made, settings, run, device, world)
         if resume:
             trainer.resume()
         world.by_main(run.started)
-        if console is None or not world.main:
-            progress = trainer.fit()
-        else:
-            with Bar(console, name, trainer.total, trainer.progress.step) as trainer.display:
-                progress = trainer.fit()
+        with Bar(console if world.main else None, settings.head, trainer.total, trainer.progress.step) as bar:
+            progress = trainer.fit(bar)
         if progress.finished:
             result = {"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds}
             world.by_main(lambda: run.finish(result))
@@ -64,37 +76,34 @@ def train(
     return progress
 
 
-def _folder(data: Data, out: Path, settings: TrainingSettings, resume: bool, force: bool, held: ExitStack) -> None:
-    """The run's folder, made or found, with what it keeps of the data; nobody else trains into it while it is held."""
+def _folder(data: Data, out: Path, settings: ModelSettings, resume: bool, force: bool, held: ExitStack) -> None:
+    """Creates or opens the run's folder, with what it keeps of the data, and locks it until `held` is closed."""
     if not out.exists():
         out.mkdir(parents=True, exist_ok=True)
-    if out.is_dir():  # held before anything is written: another process may be about to do the same
+    if out.is_dir():  # locked before anything is written: another process may be about to do the same
         held.enter_context(alone(out))
     content = {"settings": settings.to_dict(), "corpus": {"path": str(data.path.resolve()), **data.fingerprint}}
     if not (resume and Run(out).config.exists()):  # a run killed before it had begun begins now
         Run.create(out, data.kind, content, force)
     else:
-        reopen(data, out, settings)
+        _check_same(data, out, settings)
     for name, text in data.files.items():
         write_whole(out / name, text)
 
 
-def reopen(data: Data, out: Path, settings: TrainingSettings) -> Run:
-    """The run that is there; refused if it is of other data or other settings."""
-    run, stored = Run.open(out, data.kind)
+def _check_same(data: Data, out: Path, settings: ModelSettings) -> None:
+    """Refuses a run of other data or other settings."""
+    _, stored = Run.open(out, data.kind)
     for name, new in data.fingerprint.items():
-        if (old := stored["corpus"].get(name, new)) != new:
+        if (old := stored["corpus"].get(name)) != new:
             raise ValueError(
                 f"{out} was trained on another text than {data.path} ({name.replace('_', ' ')} {old}, not {new}): give "
                 "that one, or another --out"
             )
     before = type(settings).from_dict(stored["settings"])
     for one in fields(settings):
-        if one.name == "preset" and one.name not in stored["settings"]:
-            continue  # a run of before it was noted
         old, new = getattr(before, one.name), getattr(settings, one.name)
         if old != new and one.name not in FREE:
             raise ValueError(
                 f"{out} was started with {one.name} {old}, not {new}: leave it out, or choose another --out"
             )
-    return run

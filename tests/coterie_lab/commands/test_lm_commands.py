@@ -169,7 +169,7 @@ def test_score_adds_up(corpus, run):
     rows = [row.split("\t") for row in done.stdout.splitlines()]
     assert [int(row[1]) for row in rows] == [11, 12, 0, 0]
     assert int(rows[1][2]) == int(rows[0][2]) + 1
-    ids = torch.tensor(trained.ids(line))
+    ids = torch.tensor(trained.ids(trained.tokens(line)))
     state, total = None, 0.0
     with torch.no_grad():
         for word, after in pairwise(ids):

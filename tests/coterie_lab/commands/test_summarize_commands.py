@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -101,16 +100,6 @@ def test_input_feeding_is_a_switch_that_a_run_remembers(folder, tmp_path):
     assert "started with input_feeding True, not False" in str(refused.exception)
     done = coterie("summarize", "generate", tmp_path / "run", "--duc", "--length=5", stdin=f"{news(1)[0][0]}\n")
     assert len(done.stdout.split()) == 5
-
-
-def test_a_run_from_before_input_feeding_is_opened_and_goes_on(folder, tmp_path):
-    old = shutil.copytree(folder / "run", tmp_path / "run")
-    config = json.loads((old / "config.json").read_text())
-    assert config["settings"].pop("input_feeding") is False
-    (old / "config.json").write_text(json.dumps(config))
-    assert Trained.open(old, "cpu").settings == Trained.open(folder / "run", "cpu").settings
-    done = coterie("summarize", "train", folder / "data", "--out", old, "--resume")
-    assert done.exit_code == 0, done.exception
 
 
 def test_a_page_shows_the_summarizer_beside_the_language_model(folder, tmp_path):

@@ -28,7 +28,7 @@ def expected(run, text):
     """log P(w|h) of every word, straight from the model."""
     trained = Trained.open(run, "cpu")
     with torch.no_grad():
-        hidden, _ = trained.model.hidden(torch.tensor([trained.ids(text) or [0]]))
+        hidden, _ = trained.model.hidden(torch.tensor([trained.ids(trained.tokens(text)) or [0]]))
         return trained, trained.model.head.log_prob(hidden[0, -1]).double().exp()
 
 

@@ -112,7 +112,8 @@ def test_raw_sentences_are_split_and_long_ones_cut(serving, tmp_path):
         assert (len(told["read"]), told["unread"]) == (100, 1900)
         assert len(told["steps"][0][0]["looked"]) == 100
         assert client.post("/api/summarize", json={"text": "<b> </b>"}).status_code == 404
-    patient = replace(Trained.open(tmp_path / "run", "cpu"), longest=10_000)
+    trained = Trained.open(tmp_path / "run", "cpu")
+    patient = replace(trained, prepared={**trained.prepared, "longest_article": 10_000})
     assert len(Writer(patient).write("a " * 2000, beam=1).read) == WORDS
 
 

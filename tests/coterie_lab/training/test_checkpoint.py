@@ -38,7 +38,7 @@ def test_the_checkpoint_is_complete(corpus, tmp_path):
     own = content["ranks"][0]
     assert own["random"]["cpu"].numel()
     assert own["task"]["carried"][0].any()
-    assert content["positions"][0] == (tmp_path / "run/log.jsonl").stat().st_size
+    assert content["positions"]["log.jsonl"] == (tmp_path / "run/log.jsonl").stat().st_size
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):

@@ -111,6 +111,8 @@ def _refused(world, data, folder):
     train(Corpus.open(data), folder / "whole", small(epochs=1), world=world)
     if world.main:
         (folder / "whole/log.jsonl").write_text("")
+        (folder / "whole/result.json").unlink()
+    dist.barrier()
     with pytest.raises(ValueError, match="has lost lines"):
         train(Corpus.open(data), folder / "whole", small(epochs=1), world=world, resume=True)
     if world.main:
@@ -168,6 +170,7 @@ def test_two_processes_stop_together_and_go_on_to_the_last_bit(corpus, tmp_path)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     content = checkpoint.load(tmp_path / "cut/checkpoint.pt")
     assert len(content["ranks"]) == 2
+    (tmp_path / "cut/result.json").unlink()
     with pytest.raises(ValueError, match=r"trained by 2 process.es., now there are 1"):
         train(corpus, tmp_path / "cut", small(), resume=True)
 

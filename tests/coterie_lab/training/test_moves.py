@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from coterie_lab.tasks.language.train import LanguageTask, train
-from coterie_lab.training import checkpoint
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.moves import History, _packed, _unpacked, partitions, read_moves, until
 from coterie_lab.training.run import Run
@@ -71,27 +70,6 @@ def test_an_interrupted_run_notes_the_same(corpus, tmp_path, monkeypatch):
     assert len(read_moves(tmp_path / "cut/moves.jsonl")) == 2
     assert train(corpus, tmp_path / "cut", small(), resume=True).finished
     assert (tmp_path / "whole/moves.jsonl").read_bytes() == (tmp_path / "cut/moves.jsonl").read_bytes()
-
-
-def test_a_run_begun_before_there_were_moves_goes_on(corpus, tmp_path, monkeypatch):
-    usual = LanguageTask.batch
-
-    def interrupted(self, step):
-        if step == 21:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    monkeypatch.setattr(LanguageTask, "batch", interrupted)
-    train(corpus, tmp_path / "run", small())
-    monkeypatch.undo()
-    run = Run(tmp_path / "run")
-    content = checkpoint.load(run.checkpoint)
-    checkpoint.save(run.checkpoint, {**content, "positions": content["positions"][:2]})
-    run.moves.unlink()
-    assert train(corpus, run.path, small(), resume=True).finished
-    moves = read_moves(run.moves)
-    assert (moves[0].step, moves[0].words.size) == (22, corpus.n_words)
-    assert moves[1].step == 30
 
 
 def test_a_head_without_clusters_has_no_moves(corpus, tmp_path):

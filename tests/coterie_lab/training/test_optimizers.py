@@ -1,14 +1,15 @@
-"""The optimizers against torch's own, and clipping by what the gradients are divided by."""
+"""The optimizers against torch's own, clipping by what the gradients are divided by, and learning rates over a run."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from coterie_lab.training import adam as adam_module
-from coterie_lab.training.adagrad import Adagrad
-from coterie_lab.training.adam import Adam
+from coterie_lab.training import optimizers
+from coterie_lab.training.optimizers import Adagrad, Adam, factor
+from tests.corpora import small
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -22,39 +23,41 @@ def train(model, optimizer, steps=5, **given):
         optimizer.step(**given)
 
 
+TORCHS = {
+    "adam": (Adam, {}, torch.optim.Adam, {}),
+    "adamw": (Adam, {"decoupled": True}, torch.optim.AdamW, {}),
+    "adagrad": (Adagrad, {"accumulator": 1e-5}, torch.optim.Adagrad, {"initial_accumulator_value": 1e-5}),
+}
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_adam_is_torchs(device, decay, decoupled):
-    torch.manual_seed(0)
+@pytest.mark.parametrize("name", TORCHS)
+def test_each_is_torchs(device, decay, name):
+    kind, options, torchs, its_options = TORCHS[name]
     ours = nn.Linear(7, 5).to(device)
     theirs = copy.deepcopy(ours)
-    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    train(ours, Adam(ours.parameters(), lr=0.02, weight_decay=decay, decoupled=decoupled))
-    train(theirs, kind(theirs.parameters(), lr=0.02, weight_decay=decay))
+    train(ours, kind(ours.parameters(), lr=0.02, weight_decay=decay, **options))
+    train(theirs, torchs(theirs.parameters(), lr=0.02, weight_decay=decay, **its_options))
     torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()))
 
 
-def test_adam_goes_on_from_its_state():
-    torch.manual_seed(0)
-    whole = nn.Linear(7, 5)
-    parted = copy.deepcopy(whole)
-    a, b = Adam(whole.parameters(), lr=0.02), Adam(parted.parameters(), lr=0.02)
-    train(whole, a)
-    train(whole, a)
-    train(parted, b)
-    c = Adam(parted.parameters(), lr=0.02)
-    c.load_state_dict(b.state_dict())
-    train(parted, c)
-    assert torch.equal(whole.weight, parted.weight)
+def test_rowwise_adagrad_keeps_one_sum_a_row():
+    weight = nn.Parameter(torch.randn(4, 6))
+    optimizer = Adagrad([{"params": [weight], "rowwise": True}], lr=0.5, accumulator=0.25)
+    expected, total = weight.detach().clone(), torch.full((4,), 0.25)
+    for _ in range(3):
+        weight.grad = torch.randn(4, 6)
+        weight.grad[2] = 0
+        total += (weight.grad**2).mean(1)
+        expected -= 0.5 * weight.grad / total.sqrt()[:, None]
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected)
+    assert optimizer.state[weight]["sum"].shape == (4, 1)
 
 
-@pytest.mark.parametrize("kind", [Adam, Adagrad])
-@pytest.mark.parametrize("rowwise", [False, True])
+@pytest.mark.parametrize(("kind", "rowwise"), [(Adam, False), (Adagrad, False), (Adagrad, True)])
 def test_a_scale_divides_the_gradients_of_clipped_groups_alone(kind, rowwise):
-    if kind is Adam and rowwise:
-        pytest.skip("one sum a row is Adagrad's")
-    torch.manual_seed(0)
     start = nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 5))
     options = {"rowwise": rowwise} if rowwise else {}
     # A start above nothing, so that the scale of a gradient matters to an Adagrad.
@@ -76,9 +79,55 @@ def test_a_scale_divides_the_gradients_of_clipped_groups_alone(kind, rowwise):
     assert not torch.allclose(scaled[1].weight, start[1].weight)
 
 
+@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
+def test_learning_rates_follow_their_group_and_a_state_is_resumed(name):
+    weights = [nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
+    settings = small(optimizer=name, learning_rate=0.2)
+
+    def made(weights):
+        wanted = [{"params": weights[:1], "rowwise": True}, {"params": weights[1:], "factor": 0.1}, {"params": []}]
+        return optimizers.build(settings, wanted)
+
+    def step(optimizer, weights):
+        for weight in weights:
+            weight.grad = weight.detach() + 1
+        optimizer.step()
+
+    optimizer = made(weights)
+    optimizer.set_learning_rate(0.5)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.01])
+    step(optimizer, weights)
+    copied = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    again = made(copied)
+    again.resume(copy.deepcopy(optimizer.state_dict()))
+    for one in (optimizer, again):
+        one.set_learning_rate(0.25)
+        assert [float(group["lr"]) for group in one.param_groups] == pytest.approx([0.05, 0.005])
+    step(optimizer, weights)
+    step(again, copied)
+    assert all(map(torch.equal, weights, copied))
+
+
 def test_what_is_large_goes_through_our_kernel_on_a_gpu_only(monkeypatch):
-    monkeypatch.setattr(adam_module, "LARGE", 1)
-    assert not adam_module._large(torch.zeros(10))
+    monkeypatch.setattr(optimizers, "LARGE", 1)
+    assert not optimizers.is_large(torch.zeros(10))
     if torch.cuda.is_available():
-        assert adam_module._large(torch.zeros(10, device="cuda"))
-        assert not adam_module._large(torch.zeros(10, device="cuda", dtype=torch.float64))
+        assert optimizers.is_large(torch.zeros(10, device="cuda"))
+        assert not optimizers.is_large(torch.zeros(10, device="cuda", dtype=torch.float64))
+
+
+def test_halving_halves_each_epoch_of_the_second_half():
+    by_epoch = [factor("halving", 10 * epoch + 9, 10, 5) for epoch in range(5)]
+    assert by_epoch == [1, 1, 1, 0.5, 0.25]
+    assert [factor("halving", epoch, 1, 4) for epoch in range(4)] == [1, 1, 0.5, 0.25]
+    assert factor("halving", 5, 10, 1) == 1
+
+
+def test_cosine_and_linear_fall_to_nothing_after_the_warm_up():
+    for schedule in ("cosine", "linear"):
+        found = [factor(schedule, step, 50, 2, warmup=10) for step in range(101)]
+        assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
+        assert found[10] == 1
+        assert all(a > b for a, b in pairwise(found[10:]))
+        assert found[100] == pytest.approx(0)
+        assert found[55] == pytest.approx(0.5)

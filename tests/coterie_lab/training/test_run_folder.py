@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from coterie_lab.data.corpus import prepare
-from coterie_lab.tasks.language.settings import from_preset
 from coterie_lab.tasks.language.train import LanguageTask, data, train
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training import checkpoint
 from coterie_lab.training.logs import Board, Journal
 from coterie_lab.training.run import Run, alone, write_whole
-from tests.corpora import SMALL as CORPUS_SMALL
 from tests.corpora import small, tiny_corpus, tiny_text
 from tests.coterie_lab.commands.test_lm_commands import SMALL, coterie
 
@@ -57,22 +55,6 @@ def test_the_same_text_prepared_elsewhere_is_the_same(corpus, run, tmp_path):
     again = tiny_corpus(tmp_path)
     assert data(again).fingerprint == data(corpus).fingerprint
     assert train(again, run, small(epochs=1), resume=True).finished
-
-
-def test_a_run_from_before_texts_were_told_apart_goes_on(corpus, run):
-    config = json.loads((run / "config.json").read_text())
-    del config["corpus"]["digest"]
-    (run / "config.json").write_text(json.dumps(config))
-    assert train(corpus, run, small(epochs=1), resume=True).finished
-
-
-def test_a_run_from_before_presets_were_noted_goes_on(corpus, tmp_path):
-    settings = from_preset("paper", **{**CORPUS_SMALL, "epochs": 1})
-    train(corpus, tmp_path / "run", settings)
-    config = json.loads((tmp_path / "run/config.json").read_text())
-    assert config["settings"].pop("preset") == "paper"
-    (tmp_path / "run/config.json").write_text(json.dumps(config))
-    assert train(corpus, tmp_path / "run", settings, resume=True).finished
 
 
 def test_no_limit_and_never_are_settings(corpus, tmp_path):
@@ -223,15 +205,17 @@ def test_another_preset_than_the_runs_is_refused(corpus, run):
         assert f"was started with preset best, not {other}" in str(done.exception)
 
 
-def test_a_finished_run_without_its_checkpoint_is_not_trained_over(corpus, run):
+def test_a_finished_run_is_left_as_it_is_without_its_checkpoint_too(corpus, run):
     (run / "checkpoint.pt").unlink()
-    model = (run / "model.pt").read_bytes()
-    with pytest.raises(ValueError, match=r"is finished and its checkpoint\.pt is gone"):
-        train(corpus, run, small(epochs=1), resume=True)
-    assert (run / "model.pt").read_bytes() == model
+    before = {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != "vocabulary.json"}
+    progress = train(corpus, run, small(epochs=1), resume=True)
+    assert progress.finished
+    assert progress.best == json.loads((run / "result.json").read_text())["best"]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_model_is_not_taken_for_a_checkpoint(corpus, run):
+    (run / "result.json").unlink()
     (run / "model.pt").rename(run / "checkpoint.pt")
     with pytest.raises(ValueError, match="is not a checkpoint to go on from"):
         train(corpus, run, small(epochs=1), resume=True)

@@ -1,4 +1,4 @@
-"""The trainer: schedules, Adagrad, the loop's stops and logs, the update as a graph."""
+"""The trainer: its data and settings, the loop's stops and logs, the update as a graph."""
 
 import copy
 import json
@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from contextlib import contextmanager
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -19,12 +18,10 @@ from coterie_lab.tasks.language.settings import PRESETS, Settings, from_preset
 from coterie_lab.tasks.language.train import LanguageTask, train
 from coterie_lab.training import checkpoint, optimizers
 from coterie_lab.training import graph as graph_module
-from coterie_lab.training.adagrad import Adagrad
 from coterie_lab.training.distributed import World
 from coterie_lab.training.graph import AGAIN, WARM_UP, GraphedUpdate
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.run import Run
-from coterie_lab.training.schedules import factor
 from coterie_lab.training.update import Update
 from tests.corpora import small, tiny_corpus
 
@@ -32,78 +29,6 @@ from tests.corpora import small, tiny_corpus
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     return tiny_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-# -- schedules ----------------------------------------------------------------------------------------------------
-
-
-def test_halving_halves_each_epoch_of_the_second_half():
-    by_epoch = [factor("halving", 10 * epoch + 9, 10, 5) for epoch in range(5)]
-    assert by_epoch == [1, 1, 1, 0.5, 0.25]
-    assert [factor("halving", epoch, 1, 4) for epoch in range(4)] == [1, 1, 0.5, 0.25]
-    assert factor("halving", 5, 10, 1) == 1
-
-
-def test_cosine_and_linear_fall_to_nothing_after_the_warm_up():
-    for schedule in ("cosine", "linear"):
-        found = [factor(schedule, step, 50, 2, warmup=10) for step in range(101)]
-        assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
-        assert found[10] == 1
-        assert all(a > b for a, b in pairwise(found[10:]))
-        assert found[100] == pytest.approx(0)
-        assert found[55] == pytest.approx(0.5)
-
-
-# -- optimizers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adagrad_is_torchs(weight_decay):
-    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
-    theirs.load_state_dict(ours.state_dict())
-    a = Adagrad(ours.parameters(), lr=0.1, accumulator=1e-5, weight_decay=weight_decay)
-    b = torch.optim.Adagrad(theirs.parameters(), lr=0.1, initial_accumulator_value=1e-5, weight_decay=weight_decay)
-    for _ in range(4):
-        x = torch.randn(6, 5)
-        for model, optimizer in ((ours, a), (theirs, b)):
-            optimizer.zero_grad()
-            model(x).square().sum().backward()
-            optimizer.step()
-    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-def test_rowwise_adagrad_keeps_one_sum_a_row():
-    weight = torch.nn.Parameter(torch.randn(4, 6))
-    optimizer = Adagrad([{"params": [weight], "rowwise": True}], lr=0.5, accumulator=0.25)
-    expected, total = weight.detach().clone(), torch.full((4,), 0.25)
-    for _ in range(3):
-        weight.grad = torch.randn(4, 6)
-        weight.grad[2] = 0
-        total += (weight.grad**2).mean(1)
-        expected -= 0.5 * weight.grad / total.sqrt()[:, None]
-        optimizer.step()
-    torch.testing.assert_close(weight.detach(), expected)
-    assert optimizer.state[weight]["sum"].shape == (4, 1)
-
-
-@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
-def test_learning_rates_follow_their_group_and_survive_loading(name):
-    weights = [torch.nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
-    settings = small(optimizer=name, learning_rate=0.2)
-    wanted = [{"params": weights[:1], "rowwise": True}, {"params": weights[1:], "factor": 0.1}, {"params": []}]
-    optimizer = optimizers.build(settings, [dict(group) for group in wanted])
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    optimizers.set_learning_rate(optimizer, 0.5)
-    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.1, 0.01])
-    optimizer.step()
-    again = optimizers.build(settings, [dict(group) for group in wanted])
-    optimizers.load(again, optimizer.state_dict())
-    optimizers.set_learning_rate(again, 0.25)
-    assert [float(group["lr"]) for group in again.param_groups] == pytest.approx([0.05, 0.005])
-    for key, value in optimizer.state[weights[1]].items():
-        torch.testing.assert_close(again.state[weights[1]][key], value)
 
 
 # -- data ---------------------------------------------------------------------------------------------------------

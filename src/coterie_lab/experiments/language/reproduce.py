@@ -13,10 +13,9 @@ from coterie_lab.data.corpus import VOCABULARY, Corpus, prepare
 from coterie_lab.data.sources import TEXT8, check_made_from, find
 from coterie_lab.experiments.language.experiments import EXPERIMENTS, Experiment, in_parts, parts_of
 from coterie_lab.experiments.language.report import Report, Row, write
-from coterie_lab.experiments.language.variants import Variant, chosen
-from coterie_lab.tasks.language.train import data, train
+from coterie_lab.experiments.language.variants import chosen
+from coterie_lab.tasks.language.train import train
 from coterie_lab.training.run import Run
-from coterie_lab.training.start import reopen
 
 MIN_COUNT, DEV_CHARS = 11, 1_000_000  # the paper's vocabulary of 44k, and its split
 
@@ -48,10 +47,12 @@ def reproduce(
         for seed, path in zip(seeds, row.paths, strict=True):
             if console is not None:
                 console.print(f"{row.variant.label}, seed {seed}", highlight=False)
-            if not _finish(corpus, path, row.variant, console, experiment, seed=seed, **given):
+            settings = experiment.settings_of(row.variant, seed=seed, **given)
+            if not train(corpus, path, settings, resume=True, console=console).finished:
                 return None
         for seed, path in _finished(out / "runs", row):
-            _finish(corpus, path, row.variant, console, experiment, seed=seed, **given)  # refuses other settings
+            settings = experiment.settings_of(row.variant, seed=seed, **given)
+            train(corpus, path, settings, resume=True)  # refuses other settings
             row.paths.append(path)
     return write(out, corpus, rows, seeds, experiment.published)
 
@@ -79,14 +80,3 @@ def _corpus(source: str, out: Path, experiment: Experiment, min_count: int, dev_
     if experiment.parts:
         return in_parts(Path(source), ready)
     return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)
-
-
-def _finish(
-    corpus: Corpus, path: Path, variant: Variant, console: Console | None, experiment: Experiment, **given: Any
-) -> bool:
-    """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
-    settings = experiment.settings_of(variant, **given)
-    if Run(path).result.exists():
-        reopen(data(corpus), path, settings)  # refuses one of other settings
-        return True
-    return train(corpus, path, settings, resume=True, console=console).finished

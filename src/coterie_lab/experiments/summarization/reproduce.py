@@ -4,7 +4,7 @@ What is finished is not done again, and what was stopped goes on: the command ca
 """
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,14 @@ from coterie_lab.data.pairs import Pairs, Reading
 from coterie_lab.data.prepare_pairs import WORDS, prepare
 from coterie_lab.data.sources import check_made_from
 from coterie_lab.experiments.summarization.report import Report, Row, write
-from coterie_lab.experiments.summarization.variants import Variant, chosen
+from coterie_lab.experiments.summarization.variants import chosen
 from coterie_lab.scoring.references import Duc
-from coterie_lab.tasks.language.train import data as language_data
 from coterie_lab.tasks.summarization import clusters
 from coterie_lab.tasks.summarization.generate import Decoding, summarize
 from coterie_lab.tasks.summarization.speed import Speed, measure
-from coterie_lab.tasks.summarization.train import data, train
+from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
-from coterie_lab.training.run import Run, read_json, write_json, write_whole
-from coterie_lab.training.start import reopen
+from coterie_lab.training.run import read_json, write_json, write_whole
 
 TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
 DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, other titles
@@ -81,7 +79,8 @@ def reproduce(
         for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
             _say(console, f"{row.variant.label}, seed {seed}")
             seats = partitions[row.variant.reading(plan.preset)]
-            if not _finish(pairs, row.paths[at], row.variant, seats, plan.preset, console, seed=seed, **given):
+            settings = row.variant.settings(plan.preset, seed=seed, **given)
+            if not train(pairs, row.paths[at], settings, seats, resume=True, console=console).finished:
                 return None
             _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
     speeds = []
@@ -110,23 +109,8 @@ def _clusters(
 ) -> Partition | None:
     """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
     settings = clusters.language_settings(reading, **{"device": device, **(plan.language_settings or {})})
-    if Run(path).result.exists() and (path / clusters.PARTITION).exists():
-        reopen(language_data(pairs.language(reading)), path, settings)  # refuses one of other settings
-    elif clusters.cluster(pairs, path, settings, reading, resume=True, console=console) is None:
-        return None
-    return clusters.load(path, pairs)
-
-
-def _finish(
-    pairs: Pairs, path: Path, variant: Variant, partition: Partition | None, preset: str, console: Console | None,
-    **given: Any,
-) -> bool:  # fmt: skip
-    """Trains a run, or goes on with it, or leaves it as it is; whether it is finished."""
-    settings = variant.settings(preset, **given)
-    if Run(path).result.exists():
-        reopen(data(pairs, partition), path, settings)  # refuses one of other settings
-        return True
-    return train(pairs, path, settings, partition, resume=True, console=console).finished
+    written = clusters.cluster(pairs, path, settings, reading, resume=True, console=console)
+    return None if written is None else clusters.load(written, pairs)
 
 
 def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) -> None:
@@ -138,7 +122,7 @@ def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) 
         if not (path / name).exists():
             trained = Trained.open(path, device)
             if name == TITLES:
-                trained = replace(trained, raw=False)  # prepared text is tokens already
+                trained = trained.of_tokens()
             titles = summarize(trained, sentences, Decoding(end=end, batch=plan.batch))
             write_whole(path / name, "".join(f"{title}\n" for title in titles))
 

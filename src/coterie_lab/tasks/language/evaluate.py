@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from coterie.metrics import perplexity
-from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.streams import IGNORED, Ids, whole
 from coterie_lab.models.language import LanguageModel
 from coterie_lab.models.lstm import State
@@ -38,9 +37,9 @@ class Evaluation:
     words: int
     loss: float  # nats a word
     perplexity: float
-    cluster_perplexity: float | None  # of a head with clusters
-    in_cluster_perplexity: float | None
     bands: list[Band]
+    cluster_perplexity: float | None = None  # of a head with clusters
+    in_cluster_perplexity: float | None = None
 
     def main_figures(self) -> dict[str, float]:
         """The figures that a log can hold, those that the head has."""
@@ -52,7 +51,6 @@ class Evaluation:
         return asdict(self)
 
 
-@torch.no_grad()
 def evaluate(
     model: LanguageModel, ids: Ids, counts: Tensor, sequences: int = SEQUENCES, length: int = LENGTH
 ) -> Evaluation:
@@ -62,20 +60,14 @@ def evaluate(
     # A place more: for targets that are none.
     sums = torch.zeros(2, len(names) + 1, dtype=torch.float64, device=device)  # log P and words by band
     band_of = torch.cat((band_of, torch.tensor([len(names)]))).to(device)
-    training = model.training
-    model.eval()
-    head = model.head
-    if isinstance(head, SelfOrganizedSoftmax):
-        head.measures()  # forget what came before
     state: State | None = None
-    for words, target in whole(ids, sequences, length):
-        words, target = words.to(device, non_blocking=True), target.to(device, non_blocking=True)
-        hidden, state = model.hidden(words, state)
-        log_prob = head(hidden, target).output.reshape(-1).double()
-        band = band_of[torch.where(target == IGNORED, counts.numel(), target).reshape(-1)]
-        sums.index_add_(1, band, torch.stack((log_prob, torch.ones_like(log_prob))))
-    measures = head.measures() if isinstance(head, SelfOrganizedSoftmax) else None
-    model.train(training)
+    with model.evaluating() as factors:
+        for words, target in whole(ids, sequences, length):
+            words, target = words.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            hidden, state = model.hidden(words, state)
+            log_prob = model.head(hidden, target).output.reshape(-1).double()
+            band = band_of[torch.where(target == IGNORED, counts.numel(), target).reshape(-1)]
+            sums.index_add_(1, band, torch.stack((log_prob, torch.ones_like(log_prob))))
     log_probs, n_words = (part[:-1].tolist() for part in sums)
     total = sum(n_words)
     loss = -sum(log_probs) / total
@@ -84,12 +76,7 @@ def evaluate(
         for name, log_prob, n in zip(names, log_probs, n_words, strict=True)
         if n
     ]
-    return Evaluation(
-        words=int(total), loss=loss, perplexity=perplexity(loss),
-        cluster_perplexity=measures.cluster_perplexity if measures else None,
-        in_cluster_perplexity=measures.in_cluster_perplexity if measures else None,
-        bands=bands,
-    )  # fmt: skip
+    return Evaluation(int(total), loss, perplexity(loss), bands, **factors)
 
 
 def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:

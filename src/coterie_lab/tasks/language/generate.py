@@ -28,7 +28,7 @@ def generate(
 ) -> Iterator[str]:
     """Yields `length` words; the same seed gives the same words. <unk> is never written."""
     unknown = trained.id_of[UNK]
-    ids = trained.ids(prompt)
+    ids = trained.ids(trained.tokens(prompt))
     if ids and all(word == unknown for word in ids):
         raise ValueError(
             f"no word of the prompt {prompt.strip()!r} is in the vocabulary of {len(trained.words):,} words: use words "

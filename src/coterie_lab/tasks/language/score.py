@@ -27,7 +27,7 @@ def score(trained: Trained, lines: Iterable[str]) -> Iterator[Score]:
     unknown = trained.id_of[UNK]
     for line in lines:
         ended = line if line.endswith("\n") else f"{line}\n"
-        ids = torch.tensor([trained.ids(ended)], dtype=torch.int64, device=trained.device)  # (1, L)
+        ids = torch.tensor([trained.ids(trained.tokens(ended))], dtype=torch.int64, device=trained.device)  # (1, L)
         strange = int((ids == unknown).sum())
         if ids.shape[1] < 2:
             yield Score(0.0, 0, strange)

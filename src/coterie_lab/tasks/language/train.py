@@ -1,38 +1,38 @@
-"""Trains a language model: the text, the model and the head put into the trainer's hands.
+"""Training a language model on a corpus.
 
-Shapes: V words, B sequences, L steps, D hidden width.
+Shapes: B sequences, L steps.
 """
 
 import json
-import time
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.corpus import VOCABULARY, Corpus, digest
 from coterie_lab.data.streams import Streams
 from coterie_lab.heads import Material
+from coterie_lab.models.language import LanguageModel
 from coterie_lab.tasks.language.build import build, groups
 from coterie_lab.tasks.language.evaluate import evaluate
 from coterie_lab.tasks.language.settings import Settings
-from coterie_lab.training import distributed, start
-from coterie_lab.training.device import choose_device, choose_precision
-from coterie_lab.training.distributed import SharedHead, World
+from coterie_lab.training import start
+from coterie_lab.training.distributed import World
 from coterie_lab.training.loop import Progress
 from coterie_lab.training.optimizers import Group
 from coterie_lab.training.run import Run, read_json
-from coterie_lab.training.update import precise
+from coterie_lab.training.task import Task
 
 KIND = "language model"
 
 
-class LanguageTask:
+class LanguageTask(Task):
     """A language model on a corpus, as the trainer sees it."""
+
+    model: LanguageModel
+    settings: Settings
 
     def __init__(self, corpus: Corpus, settings: Settings, device: torch.device, world: World) -> None:
         if len(corpus.dev) < 2:  # told before an epoch is spent on it
@@ -40,30 +40,18 @@ class LanguageTask:
                 f"{corpus.path} has {len(corpus.dev)} word(s) for development, and two are the least: prepare the text "
                 "with a longer development part"
             )
-        self.corpus, self.settings, self.device = corpus, settings, device
+        self.corpus = corpus
         self.streams = Streams(corpus.train, settings.sequences, settings.length, world.rank, world.size)
         if device.type == "cuda":
             self.streams.move(device)
-        self.steps_per_epoch = self.streams.steps
         self.words_per_step = settings.sequences * settings.length
         material = Material(vocabulary=corpus.words, text=corpus.train)
-        begun = time.perf_counter()
-        self.model = build(settings, corpus.counts, material).to(device)
-        self.building = time.perf_counter() - begun
-        head = self.model.head
-        self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
-        if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
-            head.reorganize_until = round(settings.settle * settings.epochs * self.steps_per_epoch)
-        self.graphable = bool(head.graphable)
-        self.module: nn.Module = distributed.shared(self.model, world, device)
-        if world.rank:
-            torch.manual_seed(settings.seed + world.rank)  # each process drops out other units
+        super().__init__(lambda: build(settings, corpus.counts, material), settings, self.streams.steps, device, world)
         shape = (settings.layers, settings.sequences // world.size, settings.hidden)
         self.carried = (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
         self.latest = self.carried
 
     def groups(self) -> list[Group]:
-        """All parameters, in groups that are trained alike."""
         return groups(self.model, self.settings)
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
@@ -74,60 +62,36 @@ class LanguageTask:
         return tuple(part.pin_memory().to(self.device, non_blocking=True) for part in parts)
 
     def loss(self, *batch: Tensor) -> Tensor:
-        """The mean loss of the targets."""
         words, target = batch
         loss: Tensor
         loss, self.latest = self.module(words, target, self.carried)
         return loss
 
-    def carry(self) -> None:
-        """The LSTM's state goes into the next step: in place, for a graph reads it there."""
-        for carried, latest in zip(self.carried, self.latest, strict=True):
-            carried.copy_(latest)
+    def evaluate(self) -> dict[str, float]:
+        return evaluate(self.model, self.corpus.dev, self.corpus.counts).main_figures()
 
     def start_epoch(self) -> None:
         """The text begins anew."""
         for carried in self.carried:
             carried.zero_()
 
-    def updated(self) -> dict[str, Any] | None:
-        """Lets the head count the update; what it reorganised."""
-        moved = self.shared_head.step() if self.shared_head else None
-        return None if moved is None else asdict(moved)
-
-    def evaluate(self) -> dict[str, float]:
-        """On the development text."""
-        with precise(self.device, choose_precision(self.settings.precision, self.device)):
-            return evaluate(self.model, self.corpus.dev, self.corpus.counts).main_figures()
+    def carry(self) -> None:
+        """The LSTM's state goes into the next step."""
+        for carried, latest in zip(self.carried, self.latest, strict=True):
+            carried.copy_(latest)
 
     def state(self) -> dict[str, Any]:
         """The carried state: that of this process's sequences."""
         return {"carried": list(self.carried)}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """From `state`."""
         for carried, saved in zip(self.carried, state["carried"], strict=True):
             carried.copy_(saved)
 
 
-def train(
-    corpus: Corpus,
-    out: Path,
-    settings: Settings,
-    *,
-    resume: bool = False,
-    force: bool = False,
-    console: Console | None = None,
-    world: World | None = None,
-) -> Progress:
-    """Trains into the folder `out`; `resume`: goes on with the run that is there, whose settings must be these."""
-    world = world or World()
-    device = choose_device(settings.device, world.local_rank)
-    task = LanguageTask(corpus, settings, device, world)
-    return start.train(
-        task, data(corpus), out, settings, device,
-        name=settings.head, resume=resume, force=force, console=console, world=world,
-    )  # fmt: skip
+def train(corpus: Corpus, out: Path, settings: Settings, **how: Unpack[start.How]) -> Progress:
+    """Trains a language model into the folder `out`."""
+    return start.train(partial(LanguageTask, corpus), data(corpus), out, settings, **how)
 
 
 def data(corpus: Corpus) -> start.Data:
@@ -143,5 +107,4 @@ def data(corpus: Corpus) -> start.Data:
 
 def stored_settings(out: Path) -> Settings:
     """The settings of a run that is there."""
-    _, stored = Run.open(out, KIND)
-    return Settings.from_dict(stored["settings"])
+    return Settings.from_dict(Run.open(out, KIND)[1]["settings"])

@@ -5,9 +5,7 @@ left where chance put them: the sentences tell where they belong.
 """
 
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import Any, Unpack
 
 from coterie.clustering.partition import Partition
 from coterie_lab.data.pairs import Pairs, Reading
@@ -15,8 +13,8 @@ from coterie_lab.tasks.language.settings import Settings, from_preset
 from coterie_lab.tasks.language.train import KIND, train
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.run import Run
+from coterie_lab.training.start import How
 
-PARTITION = "clusters.json"  # in the language model's folder, readable: the words of each cluster
 # Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often. Of both, a model
 # like the summarizer, tied and without projections.
 USUAL: dict[Reading, dict[str, Any]] = {
@@ -35,21 +33,14 @@ def language_settings(reading: Reading, preset: str = "best", **given: Any) -> S
     return from_preset(preset, **{**usual, **given, "head_options": options})
 
 
-def cluster(
-    pairs: Pairs,
-    out: Path,
-    settings: Settings,
-    reading: Reading = "both",
-    *,
-    resume: bool = False,
-    force: bool = False,
-    console: Console | None = None,
-) -> Path | None:
+def cluster(pairs: Pairs, out: Path, settings: Settings, reading: Reading = "both", **how: Unpack[How]) -> Path | None:
     """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
-    if not train(pairs.language(reading), out, settings, resume=resume, force=force, console=console).finished:
+    if not train(pairs.language(reading), out, settings, **how).finished:
         return None
-    Trained.open(out, "cpu").organized.partition.save(out / PARTITION, pairs.words)
-    return out / PARTITION
+    file = Run(out).clusters
+    if not file.exists():
+        Trained.open(out, "cpu").organized.partition.save(file, pairs.words)
+    return file
 
 
 def read_by(run: Path, pairs: Pairs) -> Reading:
@@ -60,7 +51,7 @@ def read_by(run: Path, pairs: Pairs) -> Reading:
 
 def load(path: Path, pairs: Pairs) -> Partition:
     """The clusters of a file, or of the language model's folder; refused if they are of other words."""
-    file = path / PARTITION if path.is_dir() else path
+    file = Run(path).clusters if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: give a file of clusters, or the folder of `summarize cluster`")
     try:

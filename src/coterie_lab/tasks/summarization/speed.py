@@ -34,7 +34,7 @@ class Speed:
 
 def measure(name: str, path: Path, lines: Sequence[str], batch: int) -> Speed:
     """Searches both ways with the model of a run."""
-    trained = replace(Trained.open(path, "cpu"), raw=False)  # prepared text is tokens already
+    trained = Trained.open(path, "cpu").of_tokens()
     decoding = replace(Decoding(), batch=batch)
     head = cast(Head, trained.model.head)
 
