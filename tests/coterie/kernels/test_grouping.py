@@ -10,7 +10,7 @@ from coterie.kernels import grouping as kernel
 from coterie.loss import grouping
 from tests.coterie.kernels.batches import DEVICE, N_WORDS, seats
 
-pytestmark = pytest.mark.usefixtures("interpreter_knows_bfloat16", "new_memory_is_nan")
+pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 
 def prepared(way, target, partition):

@@ -9,7 +9,7 @@ from coterie import metrics
 from coterie.kernels import summary
 from tests.coterie.kernels.batches import DEVICE
 
-pytestmark = pytest.mark.usefixtures("interpreter_knows_bfloat16", "new_memory_is_nan")
+pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 
 USES = {  # of log P (T,) and of the mean loss ()

@@ -18,7 +18,7 @@ from tests.coterie.kernels.batches import (
     seats,
 )
 
-pytestmark = pytest.mark.usefixtures("interpreter_knows_bfloat16", "new_memory_is_nan")
+pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 LOG_PROBS = ("cluster", "word", "mean_cluster", "mean_word")
 RESULTS = (*LOG_PROBS, "hidden", "word_hidden", "cluster_weight", "cluster_bias", "weight", "bias")
@@ -82,18 +82,26 @@ class Case:
             assert ((ours[name] - x).abs() <= allowed).all(), name  # false for a NaN
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("both", [True, False, "apart"])
-@pytest.mark.parametrize("tokens, width", [(1, 100), (37, 507), (37, 64), (60, 1100)])
+@pytest.mark.parametrize(
+    "tokens, width, both, bias",
+    [
+        (1, 100, True, True),
+        (37, 64, True, False),
+        (37, 64, False, True),
+        (37, 507, "apart", True),
+        (37, 507, False, False),
+        (60, 1100, True, True),
+        (60, 1100, "apart", False),
+    ],
+)
 def test_equals_the_reference(tokens, width, both, bias):
     Case(tokens, width, both=both, bias=bias).check()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("both", [True, False, "apart"])
-@pytest.mark.parametrize("tokens, width", [(1, 64), (37, 100)])
-def test_half_precision_is_as_good_as_the_reference(tokens, width, both, dtype):
-    Case(tokens, width, both=both, dtype=dtype).check()
+def test_half_precision_is_as_good_as_the_reference(both, dtype):
+    Case(37, 100, both=both, dtype=dtype).check()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -111,8 +119,7 @@ def test_autocast_narrows_float32_hidden_vectors():
     assert all(torch.equal(cast[name], narrow[name].to(cast[name].dtype)) for name in cast)
 
 
-@pytest.mark.parametrize("targets", ["one cluster", "none"])
-@pytest.mark.parametrize("both", [True, False, "apart"])
+@pytest.mark.parametrize("targets, both", [("one cluster", True), ("one cluster", "apart"), ("none", False)])
 def test_all_tokens_in_one_cluster_or_in_none(targets, both):
     Case(70, 32, both=both, targets=targets).check()
 
@@ -135,8 +142,7 @@ def test_gradients_may_be_one_number_expanded():
         torch.testing.assert_close(ours[name], exact[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
+def test_loops_that_these_sizes_would_pass_once(monkeypatch):
     small = products.Tiles(tokens=16, words=16, columns=16, num_warps=4, num_stages=2)
     for name in ("LOGITS", "GRAD_HIDDEN", "GRAD_WEIGHT"):
         monkeypatch.setattr(products, name, small)
@@ -145,7 +151,7 @@ def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
     monkeypatch.setattr(products, "SUM_CLUSTERS", 4)
     monkeypatch.setattr(softmax, "BLOCK", 4)
     monkeypatch.setattr(softmax, "ROWS", 2)
-    Case(51, 40, seed=seed).check()
+    Case(35, 24).check()
 
 
 def test_any_strides():
@@ -174,7 +180,7 @@ def test_no_tokens_is_not_an_error():
 
 
 def test_two_runs_agree_to_the_last_bit():
-    case = Case(70, 100, dtype=torch.bfloat16)
+    case = Case(70, 48, dtype=torch.bfloat16)
     first, second = case.run(fused.two_level), case.run(fused.two_level)
     assert all(torch.equal(first[name], second[name]) for name in first)
 

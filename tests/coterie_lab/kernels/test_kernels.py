@@ -11,6 +11,7 @@ from coterie_lab.kernels import adam, embedding
 from coterie_lab.models.embedding import Embedding
 from coterie_lab.models.lstm import LSTM
 
+pytestmark = pytest.mark.usefixtures("interpreter")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
