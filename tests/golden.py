@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from coterie_lab.data.grammar import default_grammar
-from coterie_lab.demo.run import Setting, heads, train
+from coterie_lab.demo.run import heads, train
+from coterie_lab.demo.settings import Setting
 from coterie_lab.tasks.language.train import train as train_language_model
 from coterie_lab.tasks.summarization.train import train as train_summarizer
 from tests import corpora, pairs

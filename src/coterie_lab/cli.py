@@ -1,7 +1,8 @@
-"""The command line: thin, and never a traceback for something its user could have caused."""
+"""The command line `coterie`; every error that its user can cause is one line, never a traceback."""
 
 import sys
 from pathlib import Path
+from typing import Annotated, Any
 
 try:
     import typer
@@ -9,41 +10,57 @@ try:
 except ImportError:  # the layer itself needs neither
     sys.exit("coterie: the command line needs more packages: pip install 'coterie-softmax[lab]'")
 
+import coterie
 from coterie_lab.commands.bench import bench
-from coterie_lab.commands.language import clusters, lm, reproduce
+from coterie_lab.commands.clusters import clusters
+from coterie_lab.commands.language import lm
+from coterie_lab.commands.parameters import takes
 from coterie_lab.commands.report import report
+from coterie_lab.commands.reproduce import reproduce
 from coterie_lab.commands.serve import serve
 from coterie_lab.commands.summarization import summarize
+from coterie_lab.demo.settings import Setting
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+# What is imported above loads no torch, so that help and completion answer at once. A command imports its work itself.
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"coterie {coterie.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _root() -> None:
-    """An output layer whose words find their own company."""
-
-
-@app.command()
-def demo(
-    epochs: int = typer.Option(3, min=1, help="passes over the generated text"),
-    words: int = typer.Option(550_000, min=20_000, help="words of generated text to learn from"),
-    seed: int = typer.Option(0, help="of the text, the parameters and the first clusters"),
-    out: Path = typer.Option(Path("runs/demo.json"), help="where to write all figures"),
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Trains a small language model with a full softmax and with the layer, on a language with known classes."""
-    from coterie_lab.demo.run import Setting
+    """Train language models and summarizers whose softmax over a large vocabulary organises its words into clusters.
+
+    Start with `coterie demo`: in a few minutes on any machine, it trains a small model with and without the layer.
+    """
+
+
+@takes(Setting)
+def demo(
+    out: Annotated[Path, typer.Option(help="the file for all figures")] = Path("runs/demo.json"),
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Train a small language model with a full softmax and with the layer, on a generated language."""
     from coterie_lab.demo.show import show
 
-    show(Console(), Setting(epochs=epochs, words=words, seed=seed), out)
+    show(Console(), Setting(**given), out)
 
 
+app.command()(demo)
 app.add_typer(lm, name="lm")
 app.add_typer(summarize, name="summarize")
-app.command()(bench)
-app.command()(clusters)
-app.command()(reproduce)
-app.command()(report)
-app.command()(serve)
+for panel, commands in {"Trained models": (clusters, report, serve), "Comparisons": (bench, reproduce)}.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 
 
 def main() -> None:

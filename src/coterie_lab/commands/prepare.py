@@ -2,16 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer import Argument, Option
 
-from coterie_lab.data.corpus import Corpus
-from coterie_lab.data.corpus import prepare as write
+if TYPE_CHECKING:
+    from coterie_lab.data.corpus import Corpus
 
 
 def prepare(
@@ -36,29 +35,24 @@ def prepare(
     eos: Annotated[bool, Option("--eos", help="put <eos> at line ends")] = False,
     force: Annotated[bool, Option("--force", help="replace the corpus that is at OUT")] = False,
 ) -> None:
-    """Turns text into numbered words: text8 as it is used in papers is `prepare text8 OUT --min-count 11`."""
+    """Turn text into numbered words; `prepare text8 OUT --min-count 11` is text8 as papers use it."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from coterie_lab.data.corpus import prepare as write
+
     console = Console()
     start = time.perf_counter()
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=None)
         corpus = write(
-            src,
-            out,
-            min_count=min_count,
-            max_vocab=max_vocab,
-            dev_chars=dev_chars,
-            dev=dev,
-            test=test,
-            lower=lower,
-            eos=eos,
-            force=force,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+            src, out, min_count=min_count, max_vocab=max_vocab, dev_chars=dev_chars, dev=dev, test=test, lower=lower,
+            eos=eos, force=force, progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )  # fmt: skip
     show(console, corpus, time.perf_counter() - start)
 
 
-def show(console: Console, corpus: Corpus, seconds: float) -> None:
+def show(console: Console, corpus: "Corpus", seconds: float) -> None:
     """What was written."""
     chars = corpus.source["settings"]["dev_chars"]
     table = Table()

@@ -2,21 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
-from rich.progress import Progress, TextColumn
 from rich.table import Table
 from typer import Argument, Option
 
-from coterie_lab.data.filters import REASONS, Limits
-from coterie_lab.data.pairs import Pairs
-from coterie_lab.data.prepare_pairs import WORDS
-from coterie_lab.data.prepare_pairs import prepare as write
+from coterie_lab.commands.parameters import takes
+from coterie_lab.data.filters import REASONS, WORDS, Limits
 
-DEFAULTS = Limits()
+if TYPE_CHECKING:
+    from coterie_lab.data.pairs import Pairs
 
 
+@takes(Limits)
 def prepare(
     src: Annotated[
         list[Path],
@@ -35,26 +34,28 @@ def prepare(
     valid: Annotated[int | None, Option(min=1, help="pairs for validation: 2,000, or a 25th of few pairs")] = None,
     test: Annotated[int | None, Option(min=1, help="pairs for the test, likewise")] = None,
     seed: Annotated[int, Option(min=0, help="which pairs those are")] = 0,
-    shortest_article: Annotated[int, Option(min=1, help="words of a sentence")] = DEFAULTS.shortest_article,
-    longest_article: Annotated[int, Option(min=1)] = DEFAULTS.longest_article,
-    shortest_title: Annotated[int, Option(min=1)] = DEFAULTS.shortest_title,
-    longest_title: Annotated[int, Option(min=1)] = DEFAULTS.longest_title,
     force: Annotated[bool, Option("--force", help="replace the pairs that are at OUT")] = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Turns pairs into numbered words: lower case, Penn Treebank tokens, digits as #, unfit pairs left out."""
+    """Turn pairs into numbered words: lower case, Penn Treebank tokens, digits as #, unfit pairs left out."""
+    from rich.progress import Progress, TextColumn
+
+    from coterie_lab.data.prepare_pairs import prepare as write
+
     console = Console()
     start = time.perf_counter()
     with Progress(TextColumn("reading: {task.completed:,} pairs"), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         pairs = write(
             src, out, max_vocab=max_vocab, min_count=min_count, source_words=source_words, valid=valid, test=test,
-            seed=seed, limits=Limits(shortest_article, longest_article, shortest_title, longest_title), force=force,
+            seed=seed, limits=Limits(**given), force=force,
             progress=lambda done: bar.update(task, completed=done),
         )  # fmt: skip
     show(console, pairs, time.perf_counter() - start)
 
 
-def show(console: Console, pairs: Pairs, seconds: float) -> None:
+def show(console: Console, pairs: "Pairs", seconds: float) -> None:
     """What was left out, and what was written."""
     table = Table()
     for name in ("part", "pairs", "words of sentences", "unknown", "words of titles", "unknown"):

@@ -12,7 +12,7 @@ def report(
     out: Annotated[Path, Option(metavar="FILE", help="the page")] = Path("report.html"),
     figures: Annotated[Path | None, Option(metavar="DIR", help="write figures too, as PNG and SVG")] = None,
 ) -> None:
-    """One page to look at runs: figures, curves, and an explorer of the clusters; it opens from disk, offline."""
+    """Write one page about runs, to open offline: figures, curves and an explorer of the clusters."""
     from coterie_lab.explorer.collect import collect
     from coterie_lab.explorer.page import build
     from coterie_lab.training.run import write_whole

@@ -43,7 +43,7 @@ def score(
     stem: Annotated[bool, Option("--stem", help="stem words in f1 mode; duc always does")] = False,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="also write the figures there")] = None,
 ) -> None:
-    """ROUGE-1, ROUGE-2 and ROUGE-L of summaries, with 95% bootstrap intervals."""
+    """Score summaries by ROUGE-1, ROUGE-2 and ROUGE-L, with 95% bootstrap intervals."""
     from coterie_lab.scoring.bootstrap import interval
     from coterie_lab.scoring.references import read_lines, read_references, reference_files
     from coterie_lab.scoring.rouge import full_length, limited_recall

@@ -16,8 +16,10 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free")] = 8000,
     device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
-    """The report's page of a run, live: type a beginning and see what the model expects, or a sentence and see how its
-    title is found. Ctrl-C ends it."""
+    """Serve a run's page: type a text and see what the model expects next, or a sentence and see its title found.
+
+    Ctrl-C ends it.
+    """
     try:
         import uvicorn
 

@@ -2,18 +2,24 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from coterie_lab.commands import training as command
+from coterie_lab.commands import training
 from coterie_lab.commands.language import OnDevice
+from coterie_lab.commands.parameters import takes
 from coterie_lab.commands.prepare_pairs import prepare
 from coterie_lab.commands.score import score
+from coterie_lab.tasks.language.settings import Settings as LanguageSettings
+from coterie_lab.tasks.summarization.settings import Decoding, Settings, from_preset, language_settings
 
-summarize = typer.Typer(no_args_is_help=True, help="Sentence summarization: from pairs of text to titles and scores.")
+summarize = typer.Typer(
+    no_args_is_help=True, help="Sentence summarization: prepare pairs, train on them, write titles and score them."
+)
 summarize.command()(prepare)
 summarize.command()(score)
 
@@ -21,119 +27,71 @@ Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie sum
 
 
 @summarize.command()
+@takes(LanguageSettings, language_settings("both"), but=("head",))
 def cluster(
-    context: typer.Context,
     data: Data,
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],
-    resume: command.Resume = False,
-    force: command.Force = False,
     titles_only: Annotated[
-        bool, Option("--titles-only", help="as in the paper; otherwise each sentence is read before its title")
+        bool, Option("--titles-only", help="learn from the titles alone, as in the paper, not from the sentences too")
     ] = False,
-    preset: Annotated[str | None, Option(help="of the language model: best (the default) or paper")] = None,
-    epochs: Annotated[int | None, Option(min=1)] = None,
-    hidden: Annotated[int | None, Option(help="width of the LSTM")] = None,
-    embedding: Annotated[int | None, Option(help="width of the words that go in")] = None,
-    sequences: Annotated[int | None, Option(help="streams of text read side by side")] = None,
-    seed: Annotated[int | None, Option()] = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda")] = None,
-    head_option: command.HeadOption = None,
+    resume: training.Resume = False,
+    force: training.Force = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Learns clusters from the pairs' text, with a language model; `train --partition RUN` then uses them."""
+    """Learn clusters with a language model of the pairs' text; `train --partition RUN` then uses them."""
     from coterie_lab.data.pairs import Pairs, Reading
-    from coterie_lab.tasks.language.settings import Settings
     from coterie_lab.tasks.language.train import stored_settings
-    from coterie_lab.tasks.summarization.clusters import cluster as learn
-    from coterie_lab.tasks.summarization.clusters import language_settings, read_by
+    from coterie_lab.tasks.summarization import clusters
     from coterie_lab.training.logs import Listening
     from coterie_lab.training.run import Run
 
-    command.one_of(resume, force, out)
-    given = command.given(context)
-    console = Listening()
     pairs = Pairs.open(data)
     reading: Reading = "titles" if titles_only else "both"
-    if resume and Run(out).config.exists():
-        settings = Settings.from_dict(command.added(stored_settings(out).to_dict(), given))
-        reading = "titles" if titles_only else read_by(out, pairs)
-    else:
-        settings = language_settings(reading, **given)
-    written = learn(pairs, out, settings, reading, resume=resume, force=force, console=console)
+    settings = training.settings_of(out, resume, force, given, stored_settings, partial(language_settings, reading))
+    if resume and not titles_only and Run(out).config.exists():
+        reading = clusters.read_by(out, pairs)
+    console = Listening()
+    written = clusters.cluster(pairs, out, settings, reading, resume=resume, force=force, console=console)
     if written is None:
-        console.print("stopped; go on with --resume")
+        console.print("stopped; continue with --resume")
         raise typer.Exit(130)
     typer.echo(f"clusters written to {written}; `coterie clusters {out}` shows them")
 
 
 @summarize.command()
+@takes(Settings, from_preset("best"))
 def train(
-    context: typer.Context,
     data: Data,
-    out: command.Out,
+    out: training.Out,
     partition: Annotated[
         Path | None,
         Option(
-            help="clusters: a file, or the folder of `coterie summarize cluster`; they stay as they are, or with "
-            "--head-option reorganize_every=100 are where words move on from"
+            help="start from these clusters: a file, or the folder of `coterie summarize cluster`. They stay fixed "
+            "unless --head-option reorganize_every=N is given"
         ),
     ] = None,
-    resume: command.Resume = False,
-    force: command.Force = False,
-    preset: command.Preset = None,
-    head: command.Head = None,
-    head_option: command.HeadOption = None,
-    epochs: command.Number = None,
-    embedding: command.EmbeddingWidth = None,
-    hidden: command.HiddenWidth = None,
-    bidirectional: Annotated[bool | None, Option("--bidirectional/--one-way", help="read from both ends")] = None,
-    look_at_words: Annotated[bool | None, Option(help="the attention sees the words beside what was read")] = None,
-    input_feeding: Annotated[
-        bool | None, Option(help="what the head was given for a word goes in beside it; trains slower")
-    ] = None,
-    dropout: command.Share = None,
-    tied: command.Tied = None,
-    initial_range: command.InitialRange = None,
-    settle: command.Settle = None,
-    batch: Annotated[int | None, Option(help="pairs")] = None,
-    optimizer: command.Optimizer = None,
-    learning_rate: command.Share = None,
-    schedule: command.Schedule = None,
-    warmup: command.Warmup = None,
-    clip: command.Clip = None,
-    weight_decay: command.Share = None,
-    precision: command.Precision = None,
-    device: command.Device = None,
-    seed: command.Number = None,
-    log_every: command.LogEvery = None,
-    evaluate_every: command.EvaluateEvery = None,
-    patience: command.Patience = None,
-    keep: command.Keep = None,
-    checkpoint_every: command.CheckpointEvery = None,
-    graph: command.Graph = None,
+    resume: training.Resume = False,
+    force: training.Force = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Trains a summarizer; what is not given comes from the preset, or with --resume from the run itself."""
+    """Train a summarizer. Defaults are those of the preset "best"; with --resume, the run's own."""
     from coterie.clustering.partition import Partition
     from coterie_lab.data.pairs import Pairs
     from coterie_lab.tasks.summarization import clusters
-    from coterie_lab.tasks.summarization.settings import Settings, from_preset
-    from coterie_lab.tasks.summarization.train import PARTITION, stored_settings
-    from coterie_lab.tasks.summarization.train import train as run_training
-    from coterie_lab.training.run import Run
+    from coterie_lab.tasks.summarization import train as task
 
-    command.one_of(resume, force, out)
-    given = command.given(context)
-    if resume and Run(out).config.exists():
-        settings = Settings.from_dict(command.added(stored_settings(out).to_dict(), given))
-    else:
-        settings = from_preset(**{"preset": "best", **given}, clusters=partition is not None)
+    new = partial(from_preset, clusters=partition is not None)
+    settings = training.settings_of(out, resume, force, given, task.stored_settings, new)
     pairs = Pairs.open(data)
     seats: Partition | None = None
     if partition is not None:
         seats = clusters.load(partition, pairs)
-    elif resume and (out / PARTITION).exists():
-        seats = Partition.load(out / PARTITION)
-    command.carry_out(
-        lambda console, world: run_training(
+    elif resume and (out / task.PARTITION).exists():
+        seats = Partition.load(out / task.PARTITION)
+    training.carry_out(
+        lambda console, world: task.train(
             pairs, out, settings, seats, resume=resume, force=force, console=console, world=world
         ),
         out,
@@ -141,33 +99,28 @@ def train(
 
 
 @summarize.command()
+@takes(Decoding)
 def generate(
     run: Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `coterie summarize train`")],
     text: Annotated[Path | None, Argument(metavar="[FILE]", help="a sentence a line; standard input otherwise")] = None,
     interactive: Annotated[bool, Option("--interactive", help="answer each line at once")] = False,
-    beam: Annotated[int, Option(min=1, help="hypotheses kept")] = 5,
-    length: Annotated[int, Option(min=1, help="the most words of a title")] = 30,
     duc: Annotated[
         bool, Option("--duc", help="titles do not end: exactly --length words, as DUC-2004 is scored")
     ] = False,
-    length_penalty: Annotated[float, Option(min=0.0, max=10.0, help="compare titles by log P / length ^ this")] = 0.5,
-    replace_unknown: Annotated[
-        bool, Option("--replace-unknown", help="for <unk>, the word of the sentence that was looked at")
-    ] = False,
-    batch: Annotated[int, Option(min=1, help="sentences searched side by side")] = 32,
     device: OnDevice = "auto",
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Writes one title for each line."""
+    """Write a title for each line."""
     from coterie_lab.data.lines import lines, standard_input
-    from coterie_lab.tasks.summarization.generate import Decoding
     from coterie_lab.tasks.summarization.generate import summarize as write
     from coterie_lab.tasks.summarization.trained import Trained
 
+    decoding = Decoding(end=not duc, **given)
     trained = Trained.open(run, device)  # type: ignore[arg-type]
-    decoding = Decoding(beam, length, not duc, length_penalty, replace_unknown, batch)
-    given: Iterator[str] = lines(text) if text is not None else standard_input()
+    sentences: Iterator[str] = lines(text) if text is not None else standard_input()
     # One line at a time when somebody waits for the answer.
-    for few in ([line] for line in given) if interactive else (given,):
+    for few in ([line] for line in sentences) if interactive else (sentences,):
         for title in write(trained, few, decoding):
             typer.echo(title)
             sys.stdout.flush()

@@ -7,8 +7,11 @@ and editing marks, and what was there before.
 import hashlib
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from coterie_lab.options import check, option
+
+WORDS = 69_000  # of the vocabulary: the paper's
 # Words that two unrelated sentences share.
 FUNCTION_WORDS = """
 a about after against all also an and any are as at be because been before between but by can could did do does down
@@ -34,15 +37,13 @@ REASONS = {
 class Limits:
     """How many words each side may have."""
 
-    shortest_article: int = 5
-    longest_article: int = 100
-    shortest_title: int = 2
-    longest_title: int = 30
+    shortest_article: int = option(5, "the fewest words of a sentence", least=1)
+    longest_article: int = option(100, "the most words of a sentence", least=1)
+    shortest_title: int = option(2, "the fewest words of a title", least=1)
+    longest_title: int = option(30, "the most words of a title", least=1)
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
+        check(self)
 
 
 class Filter:

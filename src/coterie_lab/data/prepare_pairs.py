@@ -20,11 +20,10 @@ import coterie
 from coterie_lab.data import normalise
 from coterie_lab.data.arrays import Writer, dtype_of, refuse, to_disk, whole
 from coterie_lab.data.corpus import EOS, UNK, VOCABULARY, vocabulary
-from coterie_lab.data.filters import Filter, Limits
+from coterie_lab.data.filters import WORDS, Filter, Limits
 from coterie_lab.data.pair_sources import Layout, find
 from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, VERSION, Pairs, array_names, text_name
 
-WORDS = 69_000  # the paper's vocabulary
 HELD_OUT = 2000  # pairs for each of valid and test; of few pairs a twenty-fifth
 Kept = tuple[str, str]  # sentence and title, tokens with spaces between
 

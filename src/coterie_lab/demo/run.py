@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from coterie.metrics import Measures, Reorganization
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import Grammar
+from coterie_lab.demo.settings import Setting
 from coterie_lab.explorer.collect import Content
 from coterie_lab.explorer.curves import Curves
 from coterie_lab.explorer.explorer import Organized
@@ -22,21 +23,6 @@ from coterie_lab.heads import FullSoftmax
 from coterie_lab.models.language import LanguageModel, batches, mean_loss
 from coterie_lab.training.environment import describe
 from coterie_lab.training.moves import History, Move
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The size of the demonstration."""
-
-    words: int = 550_000
-    dev_words: int = 50_000
-    width: int = 128
-    sequences: int = 64
-    length: int = 20
-    epochs: int = 3
-    learning_rate: float = 1e-3
-    reorganize_every: int = 100
-    seed: int = 0
 
 
 @dataclass

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import default_grammar
-from coterie_lab.demo.run import Setting, contents, heads, some_clusters, train
+from coterie_lab.demo.run import contents, heads, some_clusters, train
+from coterie_lab.demo.settings import Setting
 from coterie_lab.explorer import page as pages
 from coterie_lab.models.language import batches
 from coterie_lab.training.environment import describe

@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from coterie_lab.models.beam import Step, search
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole
 from coterie_lab.serve.worker import Worker
-from coterie_lab.tasks.summarization.generate import Decoding, write_down
+from coterie_lab.tasks.summarization.generate import write_down
+from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training.settings import Device
 

@@ -1,9 +1,9 @@
-"""What every training run is told, whatever it trains."""
+"""The settings that every training run has, whatever it trains."""
 
-import math
-from dataclasses import asdict, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+from coterie_lab.options import check, option
 
 Optimizer = Literal["adagrad", "adam", "adamw"]
 Schedule = Literal["constant", "halving", "cosine", "linear"]
@@ -11,58 +11,41 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Keep = Literal["best", "last"]
 
+WIDEST = 1 << 20  # of an embedding or a hidden layer
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """How to train: plain data, written into the run's folder and read back from it."""
 
-    epochs: int = 5
-    optimizer: Optimizer = "adam"
-    learning_rate: float = 0.002
-    schedule: Schedule = "linear"  # to nothing at the end; halving: after each epoch that ends in the second half
-    warmup: int = 0  # updates over which the learning rate rises from zero
-    clip: float | None = 1.0  # the most the norm of the gradient may be
-    weight_decay: float = 0.0
-    accumulator: float = 1e-5  # where Adagrad's sums of squared gradients start
-    precision: Precision = "auto"  # auto: bfloat16 on a GPU
-    device: Device = "auto"
-    seed: int = 0
-    log_every: int = 50  # updates between lines of the log
-    evaluate_every: int | None = None  # updates between evaluations, beside those after each epoch
-    patience: int | None = None  # stop after this many evaluations without a better one
-    keep: Keep = "best"  # which model a run leaves to be used, of those evaluated
-    checkpoint_every: float = 600.0  # seconds between checkpoints; after an epoch, a twentieth of it
-    graph: bool = True  # on a GPU, replay the update as one CUDA graph
+    epochs: int = option(5, "passes over the training data", "optimizer", least=1)
+    optimizer: Optimizer = option("adam", "how gradients become updates", "optimizer")
+    learning_rate: float = option(0.002, "the learning rate at its highest", "optimizer", above=0)
+    schedule: Schedule = option("linear", "how the learning rate falls", "optimizer")
+    warmup: int = option(0, "updates over which the learning rate rises from zero", "optimizer", least=0)
+    clip: float | None = option(
+        1.0, "largest norm of the gradient; 0: no limit", "optimizer", unset="no limit", off=0, above=0, infinite=True
+    )
+    weight_decay: float = option(0.0, "weight decay of all parameters", "optimizer", least=0)
+    accumulator: float = option(1e-5, "initial value of Adagrad's sums of squared gradients", "optimizer", least=0)
+    precision: Precision = option("auto", "of products; auto: bfloat16 on a GPU", "run")
+    device: Device = option("auto", "where to compute", "run")
+    seed: int = option(0, "seed of the parameters, the batches and the dropout", "run", least=0, most=2**63 - 1)
+    log_every: int = option(50, "updates between lines of the log", "run", least=1)
+    evaluate_every: int | None = option(
+        None, "updates between evaluations", "run", unset="after each epoch only", least=1
+    )
+    patience: int | None = option(
+        None, "stop after this many evaluations without a better one", "run", unset="never stop early", least=1
+    )
+    keep: Keep = option("best", "which of the evaluated models to keep", "run")
+    checkpoint_every: float = option(
+        600.0, "seconds between checkpoints; at the end of an epoch, a twentieth of it", "run", least=0, infinite=True
+    )
+    graph: bool = option(True, "on a GPU, run the update as one CUDA graph", "run")
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            # As good as no limit and never.
-            unlimited = value == math.inf and name in ("clip", "checkpoint_every")
-            if (wanted := _wanted(kind, value)) is not None and not unlimited:
-                raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be from 0 to 2^63 - 1; got {self.seed}")
-        for name, choices in (
-            ("optimizer", get_args(Optimizer)), ("schedule", get_args(Schedule)),
-            ("precision", get_args(Precision)), ("device", get_args(Device)), ("keep", get_args(Keep)),
-        ):  # fmt: skip
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
-        self._above_zero("epochs", "log_every", "evaluate_every", "patience", "learning_rate", "clip")
-        for name in ("warmup", "weight_decay", "accumulator", "checkpoint_every"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
-
-    def _at_most(self, **limits: float) -> None:
-        for name, most in limits.items():
-            if (value := getattr(self, name)) is not None and value > most:
-                raise ValueError(f"{name} must be {most:,} at most; got {value}")
-
-    def _above_zero(self, *names: str) -> None:
-        for name in names:
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0; got {value}")
+        check(self)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -77,10 +60,10 @@ class TrainingSettings:
         return cls(**given)
 
 
-# No options of a head: whoever builds it says these.
+# Not options of a head: whoever builds it passes these.
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
-# What a preset that follows the paper to the letter gives these heads: there, nobody starts from the counts.
+# What a preset that follows the paper to the letter gives these heads: none of them starts from the counts there.
 _PRINTED_BIASES: dict[str, Any] = {"biases": "random"}
 _NO_BIASES: dict[str, Any] = {"bias": False}
 AS_PRINTED = {
@@ -88,56 +71,48 @@ AS_PRINTED = {
     **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _NO_BIASES),
 }
 
-WIDEST = 1 << 20  # of an embedding or a hidden layer
-
-_KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
-    bool: (bool, "true or false"),
-    int: (int, "a whole number"),
-    float: ((int, float), "a finite number"),
-    dict: (dict, "names with values"),
-}
-
-
-def _wanted(kind: Any, value: Any) -> str | None:
-    """What a value should have been, in words; None if it is of its kind. Choices are checked elsewhere."""
-    parts = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    known = [_KINDS[part] for found in parts if (part := get_origin(found) or found) in _KINDS]
-    if not known or (value is None and NoneType in parts):
-        return None
-    (types, said), *_ = known
-    fits = isinstance(value, types) and (types is bool or not isinstance(value, bool))
-    return None if fits and not (isinstance(value, float) and not math.isfinite(value)) else said
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(TrainingSettings):
-    """What every model with words in and words out is told beside."""
+    """The settings shared by all models that read words and write words."""
 
-    embedding: int = 512
-    hidden: int = 512
-    dropout: float = 0.0  # on the embedding and on what the head is given
-    tied: bool = False  # one matrix for the words that go in and those that come out
-    initial_range: float | None = 0.1  # weights start uniform in ± this; None: as torch starts them
-    head: str = "self-organized"
-    head_options: dict[str, Any] = field(default_factory=dict)
-    settle: float = 1.0  # share of the run after which words stay in their clusters
-    preset: str = "best"  # where what was not said came from
+    preset: str = option("best", "where settings that are not given come from: best, or paper, as printed there")
+    embedding: int = option(512, "width of the word embedding", "model", least=1, most=WIDEST)
+    hidden: int = option(512, "width of the LSTM", "model", least=1, most=WIDEST)
+    dropout: float = option(0.0, "of the embedding and of the head's input", "model", least=0, below=1)
+    tied: bool = option(False, "use one matrix for input and output words", "model", flags="--tied/--untied")
+    initial_range: float | None = option(
+        0.1,
+        "weights start uniform between minus this and this",
+        "model",
+        unset="as torch starts them",
+        least=0,
+        most=1e6,
+    )
+    head: str = option(
+        "self-organized",
+        "the softmax: self-organized, full, full-compiled, full-chunked, adaptive, importance, nce, …",
+        "head",
+    )
+    head_options: dict[str, Any] = option(
+        {}, "an option of the head, such as reorganize_every=250; may be repeated", "head", flags="--head-option"
+    )
+    settle: float = option(1.0, "share of the run after which words keep their clusters", "head", least=0, most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._above_zero("embedding", "hidden")
-        self._at_most(embedding=WIDEST, hidden=WIDEST, initial_range=1e6)
-        if self.initial_range is not None and self.initial_range < 0:
-            raise ValueError(f"initial_range must be 0 or more; got {self.initial_range}")
         if taken := [name for name in self.head_options if name in GIVEN]:
             raise ValueError(f"the head's {taken[0]} is not for choosing: it comes with the model and its training")
-        if not 0 <= self.settle <= 1:
-            raise ValueError(f"settle must be from 0 to 1; got {self.settle}")
         if self.settle < 1 and "reorganize_until" in self.head_options:
             raise ValueError("settle and the head's reorganize_until say the same thing: give one of them")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
         if self.tied and self.embedding != self.hidden:
             raise ValueError(
                 f"tied weights need an embedding as wide as the hidden layer; got {self.embedding} and {self.hidden}"
             )
+
+    @classmethod
+    def from_presets(cls, presets: dict[str, dict[str, Any]], preset: str, given: dict[str, Any]) -> Self:
+        """The settings of one of the presets, with what is given in their place."""
+        if preset not in presets:
+            raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(presets)}")
+        return cls.from_dict({**presets[preset], **given, "preset": preset})

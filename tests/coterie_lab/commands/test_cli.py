@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from coterie import __version__
 from coterie_lab import cli
 from coterie_lab.training import environment
 
@@ -32,12 +33,19 @@ def test_demo_runs_and_prints_its_table(tmp_path):
     assert "explorer-1" in page.read_text()
 
 
-def test_mistakes_are_answered_without_a_traceback():
-    for arguments in (("demo", "--words", "3"), ("nothing",), ("demo", "--epochs", "zero")):
-        done = coterie(*arguments)
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
-        assert done.stderr.strip()
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("demo", "--words", "3"), 1, "coterie: words must be at least 20,000; got 3\n"),
+        (("demo", "--epochs", "zero"), 2, "Invalid value for '--epochs'"),
+        (("nothing",), 2, "No such command 'nothing'"),
+    ],
+)
+def test_mistakes_are_answered_without_a_traceback(arguments, code, said):
+    done = coterie(*arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path):
@@ -79,6 +87,19 @@ def test_a_record_names_the_program_that_made_it(monkeypatch, module, said):
     assert environment.describe()["command"] == said
 
 
-def test_the_core_needs_no_extras():
-    program = "import sys, coterie; assert not {'typer', 'rich', 'sklearn', 'triton'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+@pytest.mark.parametrize("arguments", [["--help"], ["lm", "train", "--help"], ["--version"]])
+def test_help_loads_neither_torch_nor_numpy(arguments):
+    program = (
+        "import sys\nfrom coterie_lab.cli import app\n"
+        f"app({arguments}, standalone_mode=False)\n"
+        "assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout or done.stdout == f"coterie {__version__}\n"
+
+
+def test_without_its_packages_the_command_says_which_extra_it_needs():
+    program = "import sys; sys.modules['typer'] = None; import coterie_lab.cli"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "coterie: the command line needs more packages: pip install 'coterie-softmax[lab]'\n"

@@ -14,8 +14,9 @@ from coterie_lab.experiments.summarization.variants import VARIANTS
 from coterie_lab.scoring import rouge
 from coterie_lab.scoring.bootstrap import difference
 from coterie_lab.tasks.language.trained import Trained as TrainedLanguageModel
-from coterie_lab.tasks.summarization.clusters import USUAL, load
-from coterie_lab.tasks.summarization.generate import Decoding, summarize
+from coterie_lab.tasks.summarization.clusters import load
+from coterie_lab.tasks.summarization.generate import summarize
+from coterie_lab.tasks.summarization.settings import USUAL, Decoding
 from coterie_lab.tasks.summarization.train import SummaryTask
 from coterie_lab.tasks.summarization.trained import Trained
 from tests.coterie_lab.commands.test_lm_commands import coterie

@@ -5,7 +5,8 @@ import torch
 
 from coterie import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import default_grammar
-from coterie_lab.demo.run import Setting, heads, some_clusters, train
+from coterie_lab.demo.run import heads, some_clusters, train
+from coterie_lab.demo.settings import Setting
 
 SETTING = Setting(
     words=120_000, dev_words=10_000, width=64, length=16, epochs=3, learning_rate=4e-3, reorganize_every=40

@@ -13,10 +13,10 @@ from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.data.streams import IGNORED
 from coterie_lab.models.summarizer import Writing
 from coterie_lab.tasks.summarization.build import build
-from coterie_lab.tasks.summarization.clusters import cluster, language_settings, load
+from coterie_lab.tasks.summarization.clusters import cluster, load
 from coterie_lab.tasks.summarization.evaluate import evaluate
-from coterie_lab.tasks.summarization.generate import Decoding, summarize
-from coterie_lab.tasks.summarization.settings import PRESETS, from_preset
+from coterie_lab.tasks.summarization.generate import summarize
+from coterie_lab.tasks.summarization.settings import PRESETS, Decoding, from_preset, language_settings
 from coterie_lab.tasks.summarization.train import SummaryTask, data, train
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training import checkpoint

@@ -12,7 +12,8 @@ from coterie_lab.models.beam import search
 from coterie_lab.serve import summarizer
 from coterie_lab.serve.app import application
 from coterie_lab.serve.summarizer import WORDS, Writer
-from coterie_lab.tasks.summarization.generate import Decoding, summarize
+from coterie_lab.tasks.summarization.generate import summarize
+from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
 from tests.browser import Visit, browsing, eventually, shows

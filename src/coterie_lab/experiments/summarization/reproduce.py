@@ -12,15 +12,17 @@ from rich.console import Console
 
 from coterie.clustering.partition import Partition
 from coterie_lab.data.corpus import VOCABULARY
+from coterie_lab.data.filters import WORDS
 from coterie_lab.data.pair_sources import find
 from coterie_lab.data.pairs import Pairs, Reading
-from coterie_lab.data.prepare_pairs import WORDS, prepare
+from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.data.sources import check_made_from
 from coterie_lab.experiments.summarization.report import Report, Row, write
 from coterie_lab.experiments.summarization.variants import chosen
 from coterie_lab.scoring.references import Duc
 from coterie_lab.tasks.summarization import clusters
-from coterie_lab.tasks.summarization.generate import Decoding, summarize
+from coterie_lab.tasks.summarization.generate import summarize
+from coterie_lab.tasks.summarization.settings import Decoding, language_settings
 from coterie_lab.tasks.summarization.speed import Speed, measure
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
@@ -108,7 +110,7 @@ def _clusters(
     pairs: Pairs, path: Path, reading: Reading, console: Console | None, plan: Plan, device: str
 ) -> Partition | None:
     """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
-    settings = clusters.language_settings(reading, **{"device": device, **(plan.language_settings or {})})
+    settings = language_settings(reading, **{"device": device, **(plan.language_settings or {})})
     written = clusters.cluster(pairs, path, settings, reading, resume=True, console=console)
     return None if written is None else clusters.load(written, pairs)
 

@@ -1,8 +1,9 @@
-"""Everything a language model's run is told, and two ways to start from."""
+"""The settings of a language model's run, and the presets they start from."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coterie_lab.options import option
 from coterie_lab.training.settings import AS_PRINTED, ModelSettings
 
 
@@ -10,22 +11,19 @@ from coterie_lab.training.settings import AS_PRINTED, ModelSettings
 class Settings(ModelSettings):
     """The model, its head, the shape of a batch, and how to train."""
 
-    layers: int = 1
+    layers: int = option(1, "layers of the LSTM", "model", least=1, most=100)
     dropout: float = 0.25
-    sequences: int = 128
-    length: int = 20
-    projection_factor: float = 1.0  # on the learning rate of the head's projections
-    row_accumulator: bool = True  # Adagrad keeps one sum for each word of the embedding
-    clip_embedding: bool = False  # whether the embedding's gradient counts in the norm and is clipped
-    weight_decay: float = 0.0  # of the LSTM's weights alone
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._above_zero("layers", "sequences", "length", "projection_factor")
-        self._at_most(layers=100)
+    sequences: int = option(128, "sequences of text read side by side", "data", least=1)
+    length: int = option(20, "words of each sequence in a batch", "data", least=1)
+    weight_decay: float = option(0.0, "weight decay of the LSTM's weights", "optimizer", least=0)
+    projection_factor: float = option(
+        1.0, "factor on the learning rate of the head's projections", "optimizer", above=0
+    )
+    row_accumulator: bool = option(True, "Adagrad: keep one sum for each row of the embedding", "optimizer")
+    clip_embedding: bool = option(False, "clip the embedding's gradient with the others", "optimizer")
 
 
-# What is measured best on text8 is the default of every field. As the paper prints it: Adagrad from zero, no dropout,
+# The default of every field is what was measured best on text8. As the paper prints it: Adagrad from zero, no dropout,
 # ReLU behind the projections. (The perplexity it reports needs the details of Grave et al.'s recipe, which it does not
 # list: dropout 0.25, an accumulator started at 1e-5, one sum for each row of the embedding, a halved learning rate.)
 PRESETS: dict[str, dict[str, Any]] = {
@@ -46,16 +44,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-# Of the preset "best" with the self-organized head, unless something else is said. In the paper words move every 1,000
-# updates, and to the end.
+# The preset "best" with the self-organized head, unless given otherwise. In the paper words move every 1,000 updates,
+# and to the end of the run.
 REORGANIZE_EVERY, SETTLE = 250, 0.7
 
 
-def from_preset(preset: str, **given: Any) -> Settings:
+def from_preset(preset: str = "best", **given: Any) -> Settings:
     """A preset with what is given in its place."""
-    if preset not in PRESETS:
-        raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
+    settings = Settings.from_presets(PRESETS, preset, given)
     if preset == "paper":
         return replace(settings, head_options={**AS_PRINTED.get(settings.head, {}), **settings.head_options})
     if settings.head != "self-organized":

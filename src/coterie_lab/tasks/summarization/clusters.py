@@ -5,32 +5,15 @@ left where chance put them: the sentences tell where they belong.
 """
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from coterie.clustering.partition import Partition
 from coterie_lab.data.pairs import Pairs, Reading
-from coterie_lab.tasks.language.settings import Settings, from_preset
+from coterie_lab.tasks.language.settings import Settings
 from coterie_lab.tasks.language.train import KIND, train
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.run import Run
 from coterie_lab.training.start import How
-
-# Pairs are few beside a text such as text8, titles alone fewer still: clusters that move more often. Of both, a model
-# like the summarizer, tied and without projections.
-USUAL: dict[Reading, dict[str, Any]] = {
-    "both": {
-        "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
-        "head_options": {"reorganize_every": 250, "projection": False},
-    },
-    "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
-}  # fmt: skip
-
-
-def language_settings(reading: Reading, preset: str = "best", **given: Any) -> Settings:
-    """The language model's settings, with what is given in their place."""
-    usual = USUAL[reading]
-    options = {**usual["head_options"], **given.pop("head_options", {})}
-    return from_preset(preset, **{**usual, **given, "head_options": options})
 
 
 def cluster(pairs: Pairs, out: Path, settings: Settings, reading: Reading = "both", **how: Unpack[How]) -> Path | None:

@@ -4,28 +4,16 @@ Shapes: N sentences, S words of a sentence.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import torch
 
 from coterie_lab.data.corpus import UNK
 from coterie_lab.models.beam import Hypothesis, TopK, search
+from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
 
 WINDOW = 32  # batches that are sorted by length together
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How titles are searched for and written down."""
-
-    beam: int = 5
-    longest: int = 30
-    end: bool = True  # False: the end is suppressed and every title has exactly `longest` words, as DUC is scored
-    penalty: float = 0.5  # titles are compared by log P / length ** penalty
-    replace_unknown: bool = False  # <unk> becomes the word of the sentence that was looked at
-    batch: int = 32  # sentences searched side by side
 
 
 def summarize(trained: Trained, lines: Iterable[str], decoding: Decoding, topk: TopK | None = None) -> Iterator[str]:

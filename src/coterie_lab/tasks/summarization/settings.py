@@ -1,9 +1,11 @@
-"""Everything a summarizer's run is told, and two ways to start from."""
+"""The settings of a summarizer's run and the presets they start from; how its clusters are learned, how it decodes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie_lab.training.settings import AS_PRINTED, Keep, ModelSettings, Optimizer, Schedule
+from coterie_lab.options import check, option
+from coterie_lab.tasks.language import settings as language
+from coterie_lab.training.settings import AS_PRINTED, Keep, ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,26 +13,19 @@ class Settings(ModelSettings):
     """The model, its head, the size of a batch, and how to train."""
 
     epochs: int = 12
-    optimizer: Optimizer = "adam"
     learning_rate: float = 0.003
-    schedule: Schedule = "linear"
     clip: float | None = 5.0
-    weight_decay: float = 1e-6  # of all parameters
-    patience: int | None = None
-    bidirectional: bool = True  # whether the sentence is read from both ends
+    weight_decay: float = 1e-6
     dropout: float = 0.6
     tied: bool = True
-    keep: Keep = "last"  # titles go on getting better where perplexity does not
-    look_at_words: bool = True  # whether the attention sees the words' vectors beside what was read
-    input_feeding: bool = False  # whether what the head was given for a word goes in beside it
-    batch: int = 512  # pairs
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._above_zero("batch")
+    keep: Keep = "last"  # titles still get better when perplexity no longer does
+    bidirectional: bool = option(True, "read the sentence from both ends", "model", flags="--bidirectional/--one-way")
+    look_at_words: bool = option(True, "let the attention see the words' vectors beside the states", "model")
+    input_feeding: bool = option(False, "feed the head's input for a word into the next step; slower", "model")
+    batch: int = option(512, "pairs in a batch", "data", least=1)
 
 
-# As the paper says it: read in one direction, no dropout, no clipping, a constant learning rate.
+# As the paper describes it: read in one direction, no dropout, no clipping, a constant learning rate.
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
@@ -48,7 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Of the preset "best", by head.
+# The preset "best", by head.
 _SMOOTHED: dict[str, Any] = {"label_smoothing": 0.1}
 _TWO_LEVEL: dict[str, Any] = {**_SMOOTHED, "projection": False}
 HEAD_OPTIONS: dict[str, dict[str, Any]] = {
@@ -59,13 +54,48 @@ HEAD_OPTIONS: dict[str, dict[str, Any]] = {
 REORGANIZE_EVERY = 100  # updates, about an epoch
 
 
-def from_preset(preset: str, clusters: bool = False, **given: Any) -> Settings:
+def from_preset(preset: str = "best", clusters: bool = False, **given: Any) -> Settings:
     """A preset with what is given in its place; `clusters`: whether the head will be given any, which then stay."""
-    if preset not in PRESETS:
-        raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    settings = Settings.from_dict({**PRESETS[preset], **given, "preset": preset})
+    settings = Settings.from_presets(PRESETS, preset, given)
     usual = (HEAD_OPTIONS if preset == "best" else AS_PRINTED).get(settings.head, {})
     if preset == "best" and settings.head == "self-organized":
         stay = clusters or "partition" in settings.head_options
         usual = {**usual, "reorganize_every": None if stay else REORGANIZE_EVERY}
     return replace(settings, head_options={**usual, **settings.head_options})
+
+
+# The language model that learns clusters reads sentences and titles, or as in the paper titles alone. Either text is
+# short beside text8, so that words move more often. For both, a model like the summarizer: tied, without projections.
+USUAL: dict[str, dict[str, Any]] = {
+    "both": {
+        "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
+        "head_options": {"reorganize_every": 250, "projection": False},
+    },
+    "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
+}  # fmt: skip
+
+
+def language_settings(reading: str, preset: str = "best", **given: Any) -> language.Settings:
+    """The settings of the language model that learns clusters, with what is given in their place."""
+    usual = USUAL[reading]
+    options = {**usual["head_options"], **given.pop("head_options", {})}
+    return language.from_preset(preset, **{**usual, **given, "head_options": options})
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How titles are searched for and written down."""
+
+    beam: int = option(5, "hypotheses kept", least=1)
+    longest: int = option(30, "the most words of a title", flags="--length", least=1)
+    end: bool = True  # False: the end is suppressed and every title has exactly `longest` words, as DUC is scored
+    penalty: float = option(0.5, "compare titles by log P / length ^ this", flags="--length-penalty", least=0, most=10)
+    replace_unknown: bool = option(
+        False,
+        "in place of <unk>, write the word that the attention looked at",
+        flags="--replace-unknown",
+    )
+    batch: int = option(32, "sentences searched side by side", least=1)
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -13,7 +13,8 @@ from torch import Tensor
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.heads.registry import Head
 from coterie_lab.models.beam import TopK
-from coterie_lab.tasks.summarization.generate import Decoding, summarize
+from coterie_lab.tasks.summarization.generate import summarize
+from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
 
 ROUNDS = 2  # each way in turn, so that what else the machine does meets both; the faster round counts

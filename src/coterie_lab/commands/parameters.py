@@ -1,0 +1,82 @@
+"""Makes the options of a command from the fields of a dataclass that `coterie_lab.options.option` declares."""
+
+from collections.abc import Callable, Collection
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_origin, get_type_hints
+
+import typer
+
+from coterie_lab.options import GROUPS, Option, choices, declared, pairs, parts
+
+Command = Callable[..., None]
+
+
+def takes(
+    kind: type, best: Any = None, *, only: Collection[str] = (), but: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Gives a command an option for each declared field of the dataclass `kind`, or `only` for some, or all `but` some.
+
+    The command is called with `given`: the fields that its user set, by name. `best`: the settings whose values
+    `--help` shows as defaults, such as a preset's, or a word for where they come from.
+
+        @app.command()
+        @takes(Settings, from_preset("best"))
+        def train(data: Path, *, given: dict[str, Any]) -> None: ...
+    """
+    known = {name: one for name, one in declared(kind).items() if name not in but and (name in only or not only)}
+    hints = get_type_hints(kind)
+    order = sorted(known, key=lambda name: GROUPS.index(known[name].group))
+    generated = []
+    for name in order:
+        if isinstance(best, str):
+            generated.append(_parameter(name, known[name], hints[name], None, best))
+        else:
+            generated.append(_parameter(name, known[name], hints[name], getattr(best or kind(), name)))
+
+    def decorate(function: Command) -> Command:
+        @wraps(function)
+        def command(context: typer.Context, **values: Any) -> None:
+            found = {name: values.pop(name) for name in order}
+            given = {name: _value(known[name], found[name]) for name in order if _was_given(context, name)}
+            function(**values, given=given)
+
+        own = [one for name, one in signature(function, eval_str=True).parameters.items() if name != "given"]
+        first = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        keyword_only = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own, *generated)]
+        command.__signature__ = Signature([first, *keyword_only])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | None = None) -> Parameter:
+    """The parameter of a command that typer makes into the option of a field."""
+    first, allowed = parts(hint)[0], choices(hint)
+    told: dict[str, Any] = {"help": known.help, "rich_help_panel": known.group.capitalize() or None}
+    if get_origin(first) is dict:
+        first, default = list[str], [f"{key}={value}" for key, value in default.items()]
+        told["metavar"] = "NAME=VALUE"
+    elif allowed:  # a plain text for typer: the settings check it, and say what there is
+        first = str
+        told["help"] = f"{', '.join(allowed[:-1])} or {allowed[-1]}: {known.help}"
+        told["autocompletion"] = lambda: list(allowed)
+    if default is None:
+        first, told["show_default"] = first | None, shown or known.unset or False
+    flags = known.flags or f"--{name.replace('_', '-')}"
+    if first is bool and known.flags is None:
+        flags += f"/--no-{name.replace('_', '-')}"
+    annotation: Any = Annotated[first, typer.Option(flags, **told)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(known: Option, value: Any) -> Any:
+    """A field's value from what the command line gave."""
+    if isinstance(value, list):
+        return pairs(value)
+    return None if known.off is not None and value == known.off else value
