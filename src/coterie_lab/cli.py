@@ -12,13 +12,11 @@ except ImportError:  # the layer itself needs neither
 
 import coterie
 from coterie_lab.commands.bench import bench
-from coterie_lab.commands.clusters import clusters
 from coterie_lab.commands.language import lm
 from coterie_lab.commands.parameters import takes
-from coterie_lab.commands.report import report
 from coterie_lab.commands.reproduce import reproduce
-from coterie_lab.commands.serve import serve
 from coterie_lab.commands.summarization import summarize
+from coterie_lab.commands.trained import clusters, report, serve
 from coterie_lab.demo.settings import Setting
 
 # What is imported above loads no torch, so that help and completion answer at once. A command imports its work itself.

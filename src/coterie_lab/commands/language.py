@@ -13,11 +13,11 @@ from typer import Argument, Option
 
 from coterie_lab.commands import training
 from coterie_lab.commands.parameters import takes
-from coterie_lab.commands.prepare import prepare
+from coterie_lab.commands.prepare import prepare_text
 from coterie_lab.tasks.language.settings import Settings, from_preset
 
 lm = typer.Typer(no_args_is_help=True, help="Language models: prepare a text, train on it, evaluate, generate, score.")
-lm.command()(prepare)
+lm.command("prepare")(prepare_text)
 
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `coterie lm train`")]
 OnDevice = Annotated[str, Option("--device", help="auto, cpu or cuda")]

@@ -1,24 +1,31 @@
-"""The command `coterie lm prepare`: text to ids, with a bar while it reads and a summary when it is done."""
+"""The commands `coterie lm prepare` and `coterie summarize prepare`: what they take, and what they print at the end."""
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
+from coterie_lab.commands.parameters import takes
+from coterie_lab.data.filters import REASONS, WORDS, Limits
+
 if TYPE_CHECKING:
     from coterie_lab.data.corpus import Corpus
+    from coterie_lab.data.pairs import Pairs
+
+Out = Annotated[Path, Argument(metavar="OUT", help="the folder to write")]
+Force = Annotated[bool, Option("--force", help="replace what is at OUT")]
 
 
-def prepare(
+def prepare_text(
     src: Annotated[
         list[str],
         Argument(metavar="SRC", help="text files, plain or .xz, .gz, .zst; folders of them; or the name text8"),
     ],
-    out: Annotated[Path, Argument(metavar="OUT", help="the folder to write")],
+    out: Out,
     min_count: Annotated[int, Option(min=1, help="keep words that occur at least so often in the training part")] = 1,
     max_vocab: Annotated[int | None, Option(min=2, help="keep at most so many words, <unk> among them")] = None,
     dev_chars: Annotated[
@@ -33,7 +40,7 @@ def prepare(
     test: Annotated[Path | None, Option(help="the test part, in a file of its own")] = None,
     lower: Annotated[bool, Option("--lower", help="lower-case the text")] = False,
     eos: Annotated[bool, Option("--eos", help="put <eos> at line ends")] = False,
-    force: Annotated[bool, Option("--force", help="replace the corpus that is at OUT")] = False,
+    force: Force = False,
 ) -> None:
     """Turn text into numbered words; `prepare text8 OUT --min-count 11` is text8 as papers use it."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,17 +56,15 @@ def prepare(
             src, out, min_count=min_count, max_vocab=max_vocab, dev_chars=dev_chars, dev=dev, test=test, lower=lower,
             eos=eos, force=force, progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
-    show(console, corpus, time.perf_counter() - start)
+    _show_text(console, corpus, time.perf_counter() - start)
 
 
-def show(console: Console, corpus: "Corpus", seconds: float) -> None:
+def _show_text(console: Console, corpus: "Corpus", seconds: float) -> None:
     """What was written."""
     chars = corpus.source["settings"]["dev_chars"]
     table = Table()
-    table.add_column("part")
-    table.add_column("tokens", justify="right")
-    table.add_column("unknown", justify="right")
-    table.add_column("from")
+    for name in ("part", "tokens", "unknown", "from"):
+        table.add_column(name, justify="right" if name in ("tokens", "unknown") else "left")
     for part, ids in (("train", corpus.train), ("dev", corpus.dev), ("test", corpus.test)):
         if ids is None:
             continue
@@ -70,9 +75,63 @@ def show(console: Console, corpus: "Corpus", seconds: float) -> None:
         unknown = sum(int((piece == corpus.unk).sum()) for piece in pieces) / len(ids)
         table.add_row(part, f"{len(ids):,}", f"{unknown:.2%}", escape(origin) or f"the last {chars:,} characters")
     console.print(table)
-    console.print(
-        f"A vocabulary of {corpus.n_words:,} words, <unk> among them; {seconds:.1f} s; written to {corpus.path}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    said = f"A vocabulary of {corpus.n_words:,} words, <unk> among them; {seconds:.1f} s; written to {corpus.path}"
+    console.print(said, highlight=False, soft_wrap=True, markup=False)
+
+
+@takes(Limits)
+def prepare_pairs(
+    src: Annotated[
+        list[Path],
+        Argument(
+            metavar="SRC", help="files of raw pairs, sentence TAB title, or folders of them; or Gigaword's own folder"
+        ),
+    ],
+    out: Out,
+    max_vocab: Annotated[
+        int, Option(min=3, help="the most frequent words of the titles, <unk> and <eos> among them")
+    ] = WORDS,
+    min_count: Annotated[int, Option(min=1, help="keep words that occur at least so often in the titles")] = 1,
+    source_words: Annotated[
+        bool, Option("--source-words", help="fill the vocabulary up with the most frequent words of the sentences")
+    ] = False,
+    valid: Annotated[int | None, Option(min=1, help="pairs for validation: 2,000, or a 25th of few pairs")] = None,
+    test: Annotated[int | None, Option(min=1, help="pairs for the test, likewise")] = None,
+    seed: Annotated[int, Option(min=0, help="which pairs those are")] = 0,
+    force: Force = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Turn pairs into numbered words: lower case, Penn Treebank tokens, digits as #, unfit pairs left out."""
+    from rich.progress import Progress, TextColumn
+
+    from coterie_lab.data.prepare_pairs import prepare as write
+
+    console = Console()
+    start = time.perf_counter()
+    with Progress(TextColumn("reading: {task.completed:,} pairs"), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        pairs = write(
+            src, out, max_vocab=max_vocab, min_count=min_count, source_words=source_words, valid=valid, test=test,
+            seed=seed, limits=Limits(**given), force=force,
+            progress=lambda done: bar.update(task, completed=done),
+        )  # fmt: skip
+    _show_pairs(console, pairs, time.perf_counter() - start)
+
+
+def _show_pairs(console: Console, pairs: "Pairs", seconds: float) -> None:
+    """What was left out, and what was written."""
+    table = Table()
+    for name in ("part", "pairs", "words of sentences", "unknown", "words of titles", "unknown"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for name, part in pairs.parts.items():
+        cells = []
+        for side in (part.article, part.title):
+            cells += [f"{len(side.ids):,}", f"{float((side.ids == 0).mean()):.2%}"]
+        table.add_row(name, f"{len(part):,}", *cells)
+    console.print(table)
+    for reason, n in pairs.source["left_out"].items():
+        console.print(f"left out: {n:>9,}  {REASONS[reason]}", highlight=False)
+    read = sum(pairs.source["read"].values())
+    said = f"A vocabulary of {pairs.n_words:,} words; {read:,} pairs read in {seconds:.1f} s, written to {pairs.path}"
+    console.print(said, highlight=False, soft_wrap=True, markup=False)

@@ -1,10 +1,9 @@
 """The command `coterie summarize score`: ROUGE of summaries, one a line, with its intervals."""
 
-import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -47,6 +46,8 @@ def score(
     from coterie_lab.scoring.bootstrap import interval
     from coterie_lab.scoring.references import read_lines, read_references, reference_files
     from coterie_lab.scoring.rouge import full_length, limited_recall
+    from coterie_lab.training.environment import describe, versions_of
+    from coterie_lab.training.run import write_json
 
     files = reference_files(reference or [], references)
     mode = mode or (Mode.f1 if len(files) == 1 else Mode.duc)
@@ -71,6 +72,8 @@ def score(
         table.add_row(NAMES[name], f"{100 * mean:.2f}", f"{100 * low:.2f} – {100 * high:.2f}")
     Console().print(table)
     if json_file is not None:
+        environment = describe()
+        environment["versions"] |= versions_of("rouge-score", "nltk")
         found = {
             "hypotheses": str(hypotheses),
             "references": [str(file) for file in files],
@@ -80,15 +83,8 @@ def score(
             "items": len(given),
             "empty": empty,
             "scores": {name: found._asdict() for name, found in intervals.items()},
+            "environment": environment,
         }
-        _write(json_file, found)
-
-
-def _write(file: Path, found: dict[str, Any]) -> None:
-    from coterie_lab.training.environment import describe, versions_of
-
-    environment = describe()
-    environment["versions"] |= versions_of("rouge-score", "nltk")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**found, "environment": environment}, indent=1) + "\n")
-    typer.echo(f"written to {file}")
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(json_file, found)
+        typer.echo(f"written to {json_file}")

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from coterie_lab.commands import training
 from coterie_lab.commands.language import OnDevice
 from coterie_lab.commands.parameters import takes
-from coterie_lab.commands.prepare_pairs import prepare
+from coterie_lab.commands.prepare import prepare_pairs
 from coterie_lab.commands.score import score
 from coterie_lab.tasks.language.settings import Settings as LanguageSettings
 from coterie_lab.tasks.summarization.settings import Decoding, Settings, from_preset, language_settings
@@ -20,7 +20,7 @@ from coterie_lab.tasks.summarization.settings import Decoding, Settings, from_pr
 summarize = typer.Typer(
     no_args_is_help=True, help="Sentence summarization: prepare pairs, train on them, write titles and score them."
 )
-summarize.command()(prepare)
+summarize.command("prepare")(prepare_pairs)
 summarize.command()(score)
 
 Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie summarize prepare`")]

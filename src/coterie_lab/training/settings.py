@@ -32,12 +32,8 @@ class TrainingSettings:
     device: Device = option("auto", "where to compute", "run")
     seed: int = option(0, "seed of the parameters, the batches and the dropout", "run", least=0, most=2**63 - 1)
     log_every: int = option(50, "updates between lines of the log", "run", least=1)
-    evaluate_every: int | None = option(
-        None, "updates between evaluations", "run", unset="after each epoch only", least=1
-    )
-    patience: int | None = option(
-        None, "stop after this many evaluations without a better one", "run", unset="never stop early", least=1
-    )
+    evaluate_every: int | None = option(None, "updates between evaluations", "run", unset="once an epoch", least=1)
+    patience: int | None = option(None, "evaluations without progress that end the run", "run", unset="any", least=1)
     keep: Keep = option("best", "which of the evaluated models to keep", "run")
     checkpoint_every: float = option(
         600.0, "seconds between checkpoints; at the end of an epoch, a twentieth of it", "run", least=0, infinite=True
@@ -90,13 +86,9 @@ class ModelSettings(TrainingSettings):
         most=1e6,
     )
     head: str = option(
-        "self-organized",
-        "the softmax: self-organized, full, full-compiled, full-chunked, adaptive, importance, nce, …",
-        "head",
+        "self-organized", "the softmax: self-organized, full, full-compiled, adaptive, importance, nce, cnn, …", "head"
     )
-    head_options: dict[str, Any] = option(
-        {}, "an option of the head, such as reorganize_every=250; may be repeated", "head", flags="--head-option"
-    )
+    head_options: dict[str, Any] = option({}, "an option of the head; may be repeated", "head", flags="--head-option")
     settle: float = option(1.0, "share of the run after which words keep their clusters", "head", least=0, most=1)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from coterie_lab.commands.prepare import prepare as command
+from coterie_lab.commands.prepare import prepare_text as command
 from coterie_lab.data import corpus as module
 from coterie_lab.data import sources
 from coterie_lab.data.corpus import Corpus, prepare

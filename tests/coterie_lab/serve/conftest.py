@@ -10,7 +10,7 @@ import uvicorn
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
-from coterie_lab.commands.serve import listen
+from coterie_lab.commands.trained import listen
 from coterie_lab.serve.app import application
 
 

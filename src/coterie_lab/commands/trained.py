@@ -1,0 +1,108 @@
+"""The commands that look at trained models: `coterie clusters`, `coterie report` and `coterie serve`."""
+
+import json
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from coterie_lab.commands.language import AsJson, OnDevice, RunFolder
+
+CONNECTIONS = 256  # at once; more are told to come back
+
+
+def clusters(
+    run: RunFolder,
+    words: Annotated[list[str] | None, Argument(metavar="[WORD]...", help="words whose company to show")] = None,
+    n: Annotated[int, Option("--n", min=1, help="clusters to show when no word is given")] = 8,
+    length: Annotated[int, Option(min=1, help="words to show of a cluster")] = 12,
+    everything: Annotated[bool, Option("--all", help="show all clusters with all their words")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the clusters that a trained model has found, or the company of a word."""
+    from coterie_lab.tasks.language import clusters as finder
+    from coterie_lab.tasks.language.trained import Trained
+
+    trained = Trained.open(run, "cpu")
+    companies = [finder.company(trained, word, length) for word in words or ()]
+    found = [] if words else finder.clusters(trained) if everything else finder.table(trained, n, length)
+    if as_json:
+        everyone: list[Any] = [*companies, *found]
+        typer.echo(json.dumps([asdict(one) for one in everyone], indent=1, ensure_ascii=False))
+        return
+    for one in companies:
+        cluster = one.cluster
+        typer.echo(f"{one.word}: cluster {cluster.number}, {cluster.size} words: {' '.join(cluster.words)}")
+        typer.echo(f"  nearest in it: {' '.join(one.neighbours)}")
+        for other in one.next_best:
+            typer.echo(f"  next best: cluster {other.number}: {' '.join(other.words)}")
+    for cluster in found:
+        typer.echo(f"{cluster.number:>5}  {cluster.share:6.2%}  {' '.join(cluster.words)}")
+
+
+def report(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="folders of runs, compared if there are several")],
+    out: Annotated[Path, Option(metavar="FILE", help="the page")] = Path("report.html"),
+    figures: Annotated[Path | None, Option(metavar="DIR", help="write figures too, as PNG and SVG")] = None,
+) -> None:
+    """Write one page about runs, to open offline: figures, curves and an explorer of the clusters."""
+    from coterie_lab.explorer.collect import collect
+    from coterie_lab.explorer.page import build
+    from coterie_lab.training.run import write_whole
+
+    contents = collect(runs)
+    page = build(contents)
+    if figures is not None:
+        from coterie_lab.explorer.figures import figures as draw
+
+        typer.echo(f"{len(draw(contents, figures))} figures in {figures}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, page)
+    typer.echo(f"open {out.resolve().as_uri()}")
+
+
+def serve(
+    run: Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `train`")],
+    host: Annotated[str, Option(help="where to listen; 0.0.0.0: to everyone who can reach this machine")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0: any that is free")] = 8000,
+    device: OnDevice = "auto",
+) -> None:
+    """Serve a run's page: type a text and see what the model expects next, or a sentence and see its title found.
+
+    Ctrl-C ends it.
+    """
+    try:
+        import uvicorn
+
+        from coterie_lab.serve.app import LOCAL, application
+    except ImportError as error:
+        raise ImportError("the live page needs more packages: pip install 'coterie-softmax[lab]'") from error
+
+    host = host.strip("[]")
+    near = host in LOCAL or f"[{host}]" in LOCAL
+    app = application(run, device, LOCAL if near else ("*",))  # type: ignore[arg-type]
+    listening = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)")
+    config = uvicorn.Config(
+        app, log_level="warning", server_header=False, limit_concurrency=CONNECTIONS, timeout_keep_alive=5,
+        timeout_graceful_shutdown=5,
+    )  # fmt: skip
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket there, or a sentence why not."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port or --host"
+        ) from error
