@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import traceback
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -34,22 +35,42 @@ def losses(path):
     return [record["loss"] for record in read_journal(path / "log.jsonl") if record["event"] == "train"]
 
 
-def in_two_processes(work, *arguments):
-    """Runs work(world, *arguments) in two gloo processes; a failure in either fails here."""
-    mp.spawn(_enter, (work, *arguments), nprocs=2)
+@pytest.fixture(scope="module")
+def in_two_processes(tmp_path_factory):
+    """Runs work(world, *arguments) in two gloo processes that wait for it; a failure in either fails here."""
+    context = mp.get_context("spawn")
+    store, answers = tmp_path_factory.mktemp("group") / "store", context.Queue()
+    queues = [context.Queue() for _ in range(2)]
+    ours = [context.Process(target=_work, args=(rank, store, jobs, answers)) for rank, jobs in enumerate(queues)]
+    for process in ours:
+        process.start()
+
+    def run(work, *arguments):
+        for jobs in queues:
+            jobs.put((work, arguments))
+        failures = "\n".join(filter(None, (answers.get(timeout=120) for _ in queues)))
+        assert not failures, failures
+
+    yield run
+    for process, jobs in zip(ours, queues, strict=True):
+        jobs.put(None)
+        process.join()
 
 
-def _enter(rank, work, store, *arguments):
+def _work(rank, store, jobs, answers):
     torch.set_num_threads(1)
     # One that waits in vain fails before long.
     patience = timedelta(seconds=40)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=patience)
     world = World(rank, 2, rank)
-    try:
-        work(world, *arguments)
-        dist.barrier()
-    finally:
-        leave(world)
+    for work, arguments in iter(jobs.get, None):
+        try:
+            work(world, *arguments)
+            dist.barrier()
+            answers.put(None)
+        except Exception:
+            answers.put(traceback.format_exc())
+    leave(world)
 
 
 def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
@@ -74,8 +95,8 @@ HEADS = ("full", "adaptive", "hsm-huffman")
 SAMPLED = ("importance", "nce")  # each process draws its own words
 
 
-def test_heads_that_remember_nothing_are_the_same_to_rounding(corpus, tmp_path):
-    in_two_processes(_train, tmp_path / "store", corpus.path, tmp_path)
+def test_heads_that_remember_nothing_are_the_same_to_rounding(in_two_processes, corpus, tmp_path):
+    in_two_processes(_train, corpus.path, tmp_path)
     for head in HEADS:
         train(corpus, tmp_path / "one", small(dropout=0.0, head=head, head_options={}, epochs=1), force=True)
         assert losses(tmp_path / head) == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
@@ -91,11 +112,11 @@ def _train(world, data, folder):
         train(Corpus.open(data), folder / head, settings, world=world)
 
 
-def test_what_goes_wrong_in_the_first_process_is_told_by_all(corpus, tmp_path):
+def test_what_goes_wrong_in_the_first_process_is_told_by_all(in_two_processes, corpus, tmp_path):
     """None is left to wait for one that is gone."""
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/file").touch()
-    in_two_processes(_refused, tmp_path / "store", corpus.path, tmp_path)
+    in_two_processes(_refused, corpus.path, tmp_path)
 
 
 def _refused(world, data, folder):
@@ -115,10 +136,12 @@ def _refused(world, data, folder):
     dist.barrier()
     with pytest.raises(ValueError, match="has lost lines"):
         train(Corpus.open(data), folder / "whole", small(epochs=1), world=world, resume=True)
+    sync = checkpoint.sync_folder
     if world.main:
         checkpoint.sync_folder = _no_room
     with pytest.raises((OSError, ValueError), match=r"the checkpoint .* could not be written"):
         train(Corpus.open(data), folder / "full", small(epochs=1), world=world)
+    checkpoint.sync_folder = sync
 
 
 def _none_for(name, usual):
@@ -130,8 +153,8 @@ def _no_room(file):
     raise OSError(28, "No space left on device")
 
 
-def test_every_process_remembers_the_tokens_of_all(tmp_path):
-    in_two_processes(_remember, tmp_path / "store")
+def test_every_process_remembers_the_tokens_of_all(in_two_processes):
+    in_two_processes(_remember)
 
 
 def _remember(world):
@@ -155,8 +178,8 @@ def _remember(world):
         assert torch.equal(ours.statistic.total, before)
 
 
-def test_processes_that_disagree_stop(tmp_path):
-    in_two_processes(_disagree, tmp_path / "store")
+def test_processes_that_disagree_stop(in_two_processes):
+    in_two_processes(_disagree)
 
 
 def _disagree(world):
@@ -165,8 +188,8 @@ def _disagree(world):
         check_same(torch.arange(5) + (world.rank == 1), world)
 
 
-def test_two_processes_stop_together_and_go_on_to_the_last_bit(corpus, tmp_path):
-    in_two_processes(_stop_and_go_on, tmp_path / "store", corpus.path, tmp_path)
+def test_two_processes_stop_together_and_go_on_to_the_last_bit(in_two_processes, corpus, tmp_path):
+    in_two_processes(_stop_and_go_on, corpus.path, tmp_path)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     content = checkpoint.load(tmp_path / "cut/checkpoint.pt")
     assert len(content["ranks"]) == 2
