@@ -17,7 +17,7 @@ def bench(
     ] = None,
     heads: Annotated[
         str, Option(help="heads to time, with commas between; also the others of `coterie lm train --head`")
-    ] = ",".join(NAMES),
+    ] = ", ".join(NAMES),
     sweep: Annotated[bool, Option(help="also time V from 2^14 to 2^20")] = True,
     device: Annotated[str, Option(help="auto, cpu or cuda")] = "auto",
     seconds: Annotated[float, Option(min=0.01, help="time for each measurement")] = 1.0,

@@ -19,7 +19,7 @@ def reproduce(
     ],
     out: Annotated[Path, Option(metavar="DIR", help="the folder for runs and report")],
     source: Annotated[
-        str | None, Argument(metavar="[SRC]", help="text or pairs, raw or prepared; or the name text8")
+        str | None, Argument(metavar="SRC", help="text or pairs, raw or prepared; or the name text8")
     ] = None,
     heads: Annotated[str, Option(help="heads and variants of them to compare, with commas between")] = (
         "full,self-organized"

@@ -21,7 +21,6 @@ summarize = typer.Typer(
     no_args_is_help=True, help="Sentence summarization: prepare pairs, train on them, write titles and score them."
 )
 summarize.command("prepare")(prepare_pairs)
-summarize.command()(score)
 
 Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie summarize prepare`")]
 
@@ -102,7 +101,7 @@ def train(
 @takes(Decoding)
 def generate(
     run: Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `coterie summarize train`")],
-    text: Annotated[Path | None, Argument(metavar="[FILE]", help="a sentence a line; standard input otherwise")] = None,
+    text: Annotated[Path | None, Argument(metavar="FILE", help="a sentence a line; standard input otherwise")] = None,
     interactive: Annotated[bool, Option("--interactive", help="answer each line at once")] = False,
     duc: Annotated[
         bool, Option("--duc", help="titles do not end: exactly --length words, as DUC-2004 is scored")
@@ -124,3 +123,6 @@ def generate(
         for title in write(trained, few, decoding):
             typer.echo(title)
             sys.stdout.flush()
+
+
+summarize.command()(score)

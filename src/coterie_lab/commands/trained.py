@@ -16,7 +16,7 @@ CONNECTIONS = 256  # at once; more are told to come back
 
 def clusters(
     run: RunFolder,
-    words: Annotated[list[str] | None, Argument(metavar="[WORD]...", help="words whose company to show")] = None,
+    words: Annotated[list[str] | None, Argument(metavar="WORD", help="words whose company to show")] = None,
     n: Annotated[int, Option("--n", min=1, help="clusters to show when no word is given")] = 8,
     length: Annotated[int, Option(min=1, help="words to show of a cluster")] = 12,
     everything: Annotated[bool, Option("--all", help="show all clusters with all their words")] = False,
@@ -44,7 +44,7 @@ def clusters(
 
 
 def report(
-    runs: Annotated[list[Path], Argument(metavar="RUN...", help="folders of runs, compared if there are several")],
+    runs: Annotated[list[Path], Argument(metavar="RUN", help="folders of runs, compared if there are several")],
     out: Annotated[Path, Option(metavar="FILE", help="the page")] = Path("report.html"),
     figures: Annotated[Path | None, Option(metavar="DIR", help="write figures too, as PNG and SVG")] = None,
 ) -> None:

@@ -28,12 +28,14 @@ class TrainingSettings:
     )
     weight_decay: float = option(0.0, "weight decay of all parameters", "optimizer", least=0)
     accumulator: float = option(1e-5, "initial value of Adagrad's sums of squared gradients", "optimizer", least=0)
-    precision: Precision = option("auto", "of products; auto: bfloat16 on a GPU", "run")
+    precision: Precision = option("auto", "precision of products; auto is bfloat16 on a GPU", "run")
     device: Device = option("auto", "where to compute", "run")
     seed: int = option(0, "seed of the parameters, the batches and the dropout", "run", least=0, most=2**63 - 1)
     log_every: int = option(50, "updates between lines of the log", "run", least=1)
     evaluate_every: int | None = option(None, "updates between evaluations", "run", unset="once an epoch", least=1)
-    patience: int | None = option(None, "evaluations without progress that end the run", "run", unset="any", least=1)
+    patience: int | None = option(
+        None, "stop after this many evaluations without a better one", "run", unset="never", least=1
+    )
     keep: Keep = option("best", "which of the evaluated models to keep", "run")
     checkpoint_every: float = option(
         600.0, "seconds between checkpoints; at the end of an epoch, a twentieth of it", "run", least=0, infinite=True

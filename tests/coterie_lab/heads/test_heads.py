@@ -214,9 +214,12 @@ def test_huffman_paths_are_as_short_as_they_can_be():
         assert path[:, 0].unique().tolist() == [len(counts) - 2]  # and the root first
 
 
-def test_bins_of_roots_leave_the_last_bin_fewer_words():
+def test_bins_hold_like_shares_of_the_text_or_of_its_roots():
     counts = (100_000 / torch.arange(1, 1001)).long()
     by_frequency, by_root = (frequency_bins(counts, 20, by) for by in ("frequency", "root"))
+    mass = torch.zeros(20, dtype=torch.int64).index_add_(0, by_frequency.cluster_of, counts)
+    assert int(mass.max()) <= max(int(counts[0]), 2 * int(counts.sum()) // 20)
+    assert torch.equal(by_frequency.cluster_of, by_frequency.cluster_of.sort().values)
     root = torch.zeros(20, dtype=torch.float64).index_add_(0, by_root.cluster_of, counts.double().sqrt())
     assert float(root.max()) < 1.5 * float(root.mean())
     assert int(by_root.sizes.max()) < int(by_frequency.sizes.max()) / 2
