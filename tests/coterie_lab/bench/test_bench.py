@@ -14,7 +14,7 @@ from coterie_lab.bench.heads import Contest, Row
 from coterie_lab.bench.methods import build
 from coterie_lab.bench.shapes import Machine, Shape, zipf_counts, zipf_text
 from coterie_lab.bench.timing import in_loops, in_turns, measure
-from tests.coterie_lab.commands.test_lm_commands import coterie
+from tests.command_line import coterie
 
 CPU = torch.device("cpu")
 

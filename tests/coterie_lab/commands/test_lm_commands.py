@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from coterie_lab.cli import app
 from coterie_lab.data.corpus import Corpus, prepare
 from coterie_lab.data.lines import standard_input
 from coterie_lab.tasks.language.evaluate import evaluate
@@ -18,21 +16,8 @@ from coterie_lab.tasks.language.generate import generate
 from coterie_lab.tasks.language.score import score
 from coterie_lab.tasks.language.settings import from_preset
 from coterie_lab.tasks.language.trained import Trained
+from tests.command_line import SMALL, coterie
 from tests.corpora import tiny_corpus, tiny_text
-
-SMALL = [
-    "--hidden=16", "--embedding=16", "--sequences=8", "--length=7", "--epochs=1", "--learning-rate=0.3",
-    "--device=cpu", "--head-option=reorganize_every=10",
-]  # fmt: skip
-
-
-def coterie(*arguments, stdin=None):
-    """Runs a command in this process; what its user could have caused is an error that `main` prints as one line."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        assert isinstance(done.exception, ValueError | OSError), done.exception
-        assert "\n" not in str(done.exception)
-    return done
 
 
 @pytest.fixture(scope="module")

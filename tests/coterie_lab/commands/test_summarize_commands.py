@@ -19,7 +19,7 @@ from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import USUAL, Decoding
 from coterie_lab.tasks.summarization.train import SummaryTask
 from coterie_lab.tasks.summarization.trained import Trained
-from tests.coterie_lab.commands.test_lm_commands import coterie
+from tests.command_line import coterie
 from tests.pairs import SMALL, news, tiny_pairs, write_gigaword, write_tsv
 
 CLUSTERED = ["self-organized", "titles", "moving", "joint"]

@@ -13,7 +13,7 @@ from coterie_lab.experiments.language.reproduce import reproduce
 from coterie_lab.experiments.language.variants import VARIANTS
 from coterie_lab.tasks.language.evaluate import evaluate, unigram_perplexity
 from coterie_lab.tasks.language.trained import Trained
-from tests.coterie_lab.commands.test_lm_commands import coterie
+from tests.command_line import coterie
 
 HEADS = [
     "full", "importance", "importance-bigram", "nce", "hsm-frequency", "hsm-similarity", "hsm-brown", "hsm-huffman",

@@ -15,8 +15,8 @@ from coterie_lab.experiments.language.reproduce import reproduce
 from coterie_lab.experiments.language.variants import VARIANTS, chosen
 from coterie_lab.tasks.language.train import LanguageTask
 from coterie_lab.training.logs import read_journal
+from tests.command_line import coterie
 from tests.corpora import SMALL, tiny_corpus, tiny_text
-from tests.coterie_lab.commands.test_lm_commands import coterie
 
 TINY = {**SMALL, "epochs": 1, "length": 20}
 del TINY["head_options"]

@@ -19,8 +19,8 @@ from coterie_lab.tasks.language.train import train
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.moves import History, Move, partitions, read_moves
 from coterie_lab.training.run import Run
+from tests.command_line import coterie
 from tests.corpora import small, tiny_corpus
-from tests.coterie_lab.commands.test_lm_commands import coterie
 from tests.hostile import WORDS
 from tests.layers import WIDTH
 

@@ -19,8 +19,8 @@ from coterie_lab.serve.worker import Busy, Worker
 from coterie_lab.tasks.language.train import train
 from coterie_lab.tasks.language.trained import Trained
 from tests.browser import Visit, browsing, eventually
+from tests.command_line import coterie
 from tests.corpora import small, tiny_corpus
-from tests.coterie_lab.commands.test_lm_commands import coterie
 from tests.hostile import SCRIPT
 
 

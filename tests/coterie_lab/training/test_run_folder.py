@@ -17,8 +17,8 @@ from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training import checkpoint
 from coterie_lab.training.logs import Board, Journal
 from coterie_lab.training.run import Run, alone, write_whole
+from tests.command_line import SMALL, coterie
 from tests.corpora import small, tiny_corpus, tiny_text
-from tests.coterie_lab.commands.test_lm_commands import SMALL, coterie
 
 
 @pytest.fixture(scope="module")
