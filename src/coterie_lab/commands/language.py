@@ -120,7 +120,7 @@ def score(run: RunFolder, device: OnDevice = "auto", as_json: AsJson = False) ->
 
     Prints log P, the words scored and the unknown words, with tabs between.
     """
-    from coterie_lab.data.lines import standard_input
+    from coterie_lab.data.reading import standard_input
     from coterie_lab.tasks.language.score import score as rate
     from coterie_lab.tasks.language.trained import Trained
 

@@ -72,7 +72,7 @@ def _show_text(console: Console, corpus: "Corpus", seconds: float) -> None:
         names = [file["name"] for file in files] if files else []
         origin = f"{names[0]} … {names[-1]} ({len(names)} files)" if len(names) > 2 else ", ".join(names)
         pieces = (ids[n : n + (1 << 20)] for n in range(0, len(ids), 1 << 20))  # the ids may be larger than memory
-        unknown = sum(int((piece == corpus.unk).sum()) for piece in pieces) / len(ids)
+        unknown = sum(int((piece == 0).sum()) for piece in pieces) / len(ids)
         table.add_row(part, f"{len(ids):,}", f"{unknown:.2%}", escape(origin) or f"the last {chars:,} characters")
     console.print(table)
     said = f"A vocabulary of {corpus.n_words:,} words, <unk> among them; {seconds:.1f} s; written to {corpus.path}"

@@ -111,7 +111,7 @@ def generate(
     given: dict[str, Any],
 ) -> None:
     """Write a title for each line."""
-    from coterie_lab.data.lines import lines, standard_input
+    from coterie_lab.data.reading import lines, standard_input
     from coterie_lab.tasks.summarization.generate import summarize as write
     from coterie_lab.tasks.summarization.trained import Trained
 

@@ -11,7 +11,6 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import coterie
-from coterie_lab.data.arrays import Ids, Writer, dtype_of, mapped, refuse, to_disk, whole
-from coterie_lab.data.sources import Progress, advancing, find, read
+from coterie_lab.data.folder import (
+    EOS,
+    UNK,
+    VOCABULARY,
+    Ids,
+    Writer,
+    check_least,
+    dtype_of,
+    mapped,
+    opened,
+    refuse,
+    whole,
+    write_vocabulary,
+)  # fmt: skip
+from coterie_lab.data.sources import advancing, find, read
+from coterie_lab.data.text8 import Progress
 
-UNK, EOS = "<unk>", "<eos>"
-VOCABULARY = "vocabulary.json"
 PARTS = ("train", "dev", "test")
-FORMAT, VERSION = "coterie-corpus", 1
+FORMAT = "coterie-corpus"
 DEV_CHARS = 1_000_000  # of a text whose split is not given; a tenth of it if it is shorter than ten times that
 LONGEST = 1_000_000  # characters of a word: more is text that nobody has split into words
 
@@ -47,47 +57,17 @@ class Corpus:
     def open(cls, path: str | Path) -> "Corpus":
         """Opens what `prepare` wrote; refuses what is not whole."""
         path = Path(path)
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path} is no folder: give one that `coterie lm prepare` wrote")
-        try:
-            saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
-            if saved["format"] != FORMAT:
-                raise ValueError(f"{VOCABULARY} has format {saved['format']!r}, expected {FORMAT!r}")
-            if saved["version"] != VERSION:
-                raise ValueError(f"it has version {saved['version']}, this coterie reads {VERSION}")
-            words, counts, tokens = saved["words"], saved["counts"], saved["tokens"]
-            if len(words) != len(counts) or words[0] != UNK:
-                raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
-            if sum(counts) != tokens["train"]:
-                raise ValueError(f"the counts sum to {sum(counts)}, the training part has {tokens['train']} tokens")
-            ids = {part: mapped(path / f"{part}.npy", tokens[part], dtype_of(len(words))) for part in tokens}
-            test = ids.get("test")
-            return cls(
-                path, words, torch.tensor(counts, dtype=torch.int64), ids["train"], ids["dev"], test, saved["source"]
-            )
-        except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
-            why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
-            raise ValueError(
-                f"{path} is not a whole corpus ({why}): write it again with `coterie lm prepare`"
-            ) from error
+        with opened(path, FORMAT, "coterie lm prepare") as saved:
+            words, counts, lengths = saved["words"], saved["counts"], saved["parts"]
+            if sum(counts) != lengths["train"]:
+                raise ValueError(f"the counts sum to {sum(counts)}, the training part has {lengths['train']} tokens")
+            ids = {part: mapped(path / f"{part}.npy", n, dtype_of(len(words))) for part, n in lengths.items()}
+            return cls(path, words, torch.tensor(counts), ids["train"], ids["dev"], ids.get("test"), saved["source"])
 
     @property
     def n_words(self) -> int:
         """V."""
         return len(self.words)
-
-    @property
-    def unk(self) -> int:
-        """The id of every word that is not in the vocabulary."""
-        return 0
-
-    def ids(self, tokens: list[str]) -> list[int]:
-        """The tokens' ids."""
-        return [self._id_of.get(token, self.unk) for token in tokens]
-
-    @cached_property
-    def _id_of(self) -> dict[str, int]:
-        return {word: n for n, word in enumerate(self.words)}
 
 
 def prepare(
@@ -113,7 +93,7 @@ def prepare(
     """
     out = Path(out)
     sources = [sources] if isinstance(sources, (str, Path)) else sources
-    _check(min_count=(min_count, 1), max_vocab=(max_vocab, 2), dev_chars=(dev_chars, 1))
+    check_least(min_count=(min_count, 1), max_vocab=(max_vocab, 2), dev_chars=(dev_chars, 1))
     if dev is not None and dev_chars is not None:
         raise ValueError(
             "dev and dev_chars were both given: the development part is a file or the text's end, not both"
@@ -144,19 +124,8 @@ def prepare(
             lengths[part] = _write(folder / f"{part}.npy", split(text, lower, eos), id_of)
             if lengths[part] == 0:
                 raise ValueError(f"the {part} part holds no words: give a text, or a split, that leaves it some")
-        source = {
-            "coterie": coterie.__version__,
-            "settings": settings,
-            "files": {
-                part: [{"name": file.path.name, "bytes": file.size, "sha256": file.sha256} for file in files[part]]
-                for part in PARTS
-                if part in files
-            },
-        }
-        saved = {"format": FORMAT, "version": VERSION, "tokens": lengths, "words": words, "counts": kept}
-        with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
-            json.dump({**saved, "source": source}, file, ensure_ascii=False)
-            to_disk(file)
+        read_in_order = {part: files[part] for part in PARTS if part in files}
+        write_vocabulary(folder, FORMAT, words, kept, lengths, settings, read_in_order)
     return Corpus.open(out)
 
 
@@ -264,9 +233,3 @@ def _write(path: Path, text: Iterable[list[str]], id_of: dict[str, int]) -> int:
         for tokens in text:
             array.add(map(id_of.get, tokens, repeat(0)), len(tokens))
     return array.length
-
-
-def _check(**options: tuple[int | None, int]) -> None:
-    for name, (value, least) in options.items():
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}; got {value}")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-UNK = "<unk>"
+from coterie_lab.data.folder import UNK
 
 AGENCIES = (
     r"AP|Reuters|REUTERS|AFP|AFX|CP|UPI|UNI|PTI|IRNA|dpa|Canadian Press|NewsFactor|washingtonpost\.com|PC World|"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from coterie_lab.data.lines import lines
-from coterie_lab.data.sources import PACKED
+from coterie_lab.data.reading import PACKED, TextFile, plain
 
 # Where the files of Gigaword as it is handed round are, beside the folder itself.
 FOLDERS = (".", "train", "Giga")
@@ -22,7 +21,7 @@ class Layout:
     """The files of each part; a part is read from one file of two columns, or from two files side by side."""
 
     raw: bool  # whether the text is yet to be tokenised
-    files: dict[str, list[tuple[Path, ...]]]  # part → its files; `train` alone is yet to be split
+    files: dict[str, list[tuple[TextFile, ...]]]  # part → its files; `train` alone is yet to be split
 
     def pairs(self, part: str) -> Iterator[tuple[str, str]]:
         """Sentence and title of each pair."""
@@ -37,34 +36,34 @@ def find(sources: Sequence[str | Path]) -> Layout:
         raise FileNotFoundError(f"{missing} does not exist: give files of pairs, or a folder that holds them")
     if len(paths) == 1 and (found := _gigaword(paths[0])):
         return Layout(False, found)
-    files: list[tuple[Path, ...]] = []
+    files: list[tuple[TextFile, ...]] = []
     for path in paths:
-        inside = sorted(file for file in path.rglob("*") if _plain(file).suffix == ".tsv") if path.is_dir() else [path]
+        inside = sorted(file for file in path.rglob("*") if plain(file).suffix == ".tsv") if path.is_dir() else [path]
         if not inside:
             raise FileNotFoundError(
                 f"{path} holds no pairs: expected files ending in .tsv, a sentence TAB a title in each line, or "
                 f"Gigaword's {GIGAWORD['train'][0]} and {GIGAWORD['train'][1]}"
             )
-        files += [(file,) for file in inside]
+        files += [(TextFile.at(file),) for file in inside]
     return Layout(True, {"train": files})
 
 
-def columns(path: Path) -> Iterator[tuple[str, str]]:
+def columns(file: TextFile) -> Iterator[tuple[str, str]]:
     """The pairs of a file: a sentence, a tab, a title."""
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(file.lines(), 1):
         sides = line.split("\t")
         if len(sides) != 2:
             raise ValueError(
-                f"{path}, line {number:,}: {len(sides)} columns; expected a sentence, one tab, a title: {line[:60]!r}"
+                f"{file}, line {number:,}: {len(sides)} columns; expected a sentence, one tab, a title: {line[:60]!r}"
             )
         for side, name in zip(sides, ("sentence", "title"), strict=True):
-            _check_side(path, number, side, name)
+            _check_side(file, number, side, name)
         yield sides[0], sides[1]
 
 
-def side_by_side(articles: Path, titles: Path) -> Iterator[tuple[str, str]]:
+def side_by_side(articles: TextFile, titles: TextFile) -> Iterator[tuple[str, str]]:
     """The pairs of two files, line by line."""
-    for number, (article, title) in enumerate(zip_longest(lines(articles), lines(titles)), 1):
+    for number, (article, title) in enumerate(zip_longest(articles.lines(), titles.lines()), 1):
         if article is None or title is None:
             short, long = (articles, titles) if article is None else (titles, articles)
             raise ValueError(
@@ -76,30 +75,26 @@ def side_by_side(articles: Path, titles: Path) -> Iterator[tuple[str, str]]:
         yield article, title
 
 
-def _check_side(path: Path, number: int, side: str, name: str) -> None:
+def _check_side(file: TextFile, number: int, side: str, name: str) -> None:
     if not side.strip():
-        raise ValueError(f"{path}, line {number:,}: the {name} is empty; give one, or remove the pair")
+        raise ValueError(f"{file}, line {number:,}: the {name} is empty; give one, or remove the pair")
 
 
-def _gigaword(folder: Path) -> dict[str, list[tuple[Path, ...]]]:
+def _gigaword(folder: Path) -> dict[str, list[tuple[TextFile, ...]]]:
     """The parts that a folder in Gigaword's layout holds; {} if it is not one."""
     if not folder.is_dir():
         return {}
-    found: dict[str, list[tuple[Path, ...]]] = {}
+    found: dict[str, list[tuple[TextFile, ...]]] = {}
     for part, names in GIGAWORD.items():
         files = tuple(file for name in names if (file := _named(folder, name)))
         if len(files) == 1:
             lacks = next(name for name in names if not _named(folder, name))
             raise FileNotFoundError(f"{folder} holds {files[0].name} and no {lacks}: both sides are needed")
         if files:
-            found[part] = [files]
+            found[part] = [tuple(map(TextFile.at, files))]
     return found if "train" in found else {}
 
 
 def _named(folder: Path, name: str) -> Path | None:
     options = (folder / inside / f"{name}{suffix}" for inside in FOLDERS for suffix in ("", *PACKED))
     return next((path for path in options if path.is_file()), None)
-
-
-def _plain(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix in PACKED else path

@@ -6,7 +6,6 @@ titles one after the other, or sentences and titles in turn, are also a text for
 Shapes: N pairs, V words, T words of a side.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie_lab.data.arrays import dtype_of, mapped
-from coterie_lab.data.corpus import EOS, UNK, VOCABULARY
 from coterie_lab.data.corpus import Corpus as Text
+from coterie_lab.data.folder import EOS, VOCABULARY, dtype_of, mapped, opened
 
 PARTS = ("train", "valid", "test")
 SIDES = ("article", "title")
-FORMAT, VERSION = "coterie-pairs", 1
+FORMAT = "coterie-pairs"
 ENDS = np.dtype(np.int64)
 BLOCK = 1 << 16  # pairs put into a text at a time
 Reading = Literal["both", "titles"]  # what a language model reads of the pairs
@@ -83,22 +81,12 @@ class Pairs:
     def open(cls, path: str | Path) -> "Pairs":
         """Opens what `prepare` wrote; refuses what is not whole."""
         path = Path(path)
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path} is no folder: give one that `coterie summarize prepare` wrote")
-        try:
-            saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
-            if saved["format"] != FORMAT or saved["version"] != VERSION:
-                raise ValueError(
-                    f"{VOCABULARY} has format {saved['format']!r} {saved['version']}, expected {FORMAT!r} {VERSION}"
-                )
-            words, counts = saved["words"], saved["counts"]
-            if len(words) != len(counts) or words[0] != UNK or EOS not in words:
-                raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
+        with opened(path, FORMAT, "coterie summarize prepare") as saved:
+            words = saved["words"]
+            if EOS not in words:
+                raise ValueError(f"{VOCABULARY} has no {EOS}")
             parts = {part: _part(path, part, sizes, len(words)) for part, sizes in saved["parts"].items()}
-            return cls(path, words, torch.tensor(counts, dtype=torch.int64), parts, saved["source"])
-        except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
-            why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not whole ({why}): write it again with `coterie summarize prepare`") from error
+            return cls(path, words, torch.tensor(saved["counts"]), parts, saved["source"])
 
     @property
     def n_words(self) -> int:

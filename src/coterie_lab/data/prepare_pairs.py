@@ -4,28 +4,23 @@ Raw text is tokenised once: what is kept goes into a file beside the folder's ot
 and then numbered. Memory holds the distinct words and eight bytes a sentence, never the text.
 """
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import coterie
 from coterie_lab.data import normalise
-from coterie_lab.data.arrays import Writer, dtype_of, refuse, to_disk, whole
-from coterie_lab.data.corpus import EOS, UNK, VOCABULARY, vocabulary
+from coterie_lab.data.corpus import vocabulary
 from coterie_lab.data.filters import WORDS, Filter, Limits
+from coterie_lab.data.folder import EOS, UNK, VOCABULARY, Writer, check_least, dtype_of, refuse, whole, write_vocabulary
 from coterie_lab.data.pair_sources import Layout, find
-from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, VERSION, Pairs, array_names, text_name
+from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, Pairs, array_names, text_name
 
 HELD_OUT = 2000  # pairs for each of valid and test; of few pairs a twenty-fifth
-Kept = tuple[str, str]  # sentence and title, tokens with spaces between
 
 
 def prepare(
@@ -49,9 +44,7 @@ def prepare(
     that are not split, `valid` and `test` of them are drawn by the seed. `progress` hears of the pairs read.
     """
     out = Path(out)
-    for name, value, least in (("max_vocab", max_vocab, 3), ("min_count", min_count, 1), ("seed", seed, 0)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}; got {value}")
+    check_least(max_vocab=(max_vocab, 3), min_count=(min_count, 1), seed=(seed, 0))
     limits = limits or Limits()
     names = [name for part in PARTS for side in SIDES for name in (*array_names(part, side), text_name(part, side))]
     refuse(out, force, [VOCABULARY, *names])
@@ -72,24 +65,18 @@ def prepare(
             more = [word for word in articles if word not in known and word != UNK]
             words += sorted(more, key=lambda word: (-articles[word], word))[: max_vocab - len(words)]
             kept += [0] * (len(words) - len(kept))
-        parts = {part: _number(folder, part, *split, words) for part, split in splits.items()}
+        parts = {part: _number(folder, part, split, words) for part, split in splits.items()}
         for name in {name for name, _ in splits.values()}:
             (folder / name).unlink()
-        source = {
-            "coterie": coterie.__version__,
-            # `lower` and `eos` say how a language model of the pairs splits its text.
-            "settings": {
-                "raw": layout.raw, "lower": True, "eos": True, "seed": seed, "min_count": min_count,
-                "max_vocab": max_vocab, "source_words": source_words, **asdict(limits),
-            },
-            "files": {part: _described(files) for part, files in layout.files.items()},
-            "read": {part: n for part, (_, n) in read.items()},
-            "left_out": dict(filters.counted.most_common()),
+        # `lower` and `eos` say how a language model of the pairs splits its text.
+        settings = {
+            "raw": layout.raw, "lower": True, "eos": True, "seed": seed, "min_count": min_count,
+            "max_vocab": max_vocab, "source_words": source_words, **asdict(limits),
         }  # fmt: skip
-        saved = {"format": FORMAT, "version": VERSION, "parts": parts, "words": words, "counts": kept, "source": source}
-        with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
-            json.dump(saved, file, ensure_ascii=False)
-            to_disk(file)
+        write_vocabulary(
+            folder, FORMAT, words, kept, parts, settings, {part: chain(*found) for part, found in layout.files.items()},
+            read={part: n for part, (_, n) in read.items()}, left_out=dict(filters.counted.most_common()),
+        )  # fmt: skip
     return Pairs.open(out)
 
 
@@ -128,31 +115,28 @@ def _split(
         raise ValueError(
             f"none of {n_read:,} pairs passed the filters: loosen them (--shortest-article, --shortest-title, …)"
         )
-    wanted = {"valid": valid, "test": test}
-    drawn: dict[str, Split] = {}
     luck = np.random.default_rng(seed)
     order = luck.permutation(n_train)
+    drawn: dict[str, Split] = {}
     taken = 0
-    for part, n in wanted.items():
-        if part not in layout.files:
-            if part == "test" and not layout.raw and n is None:
-                continue  # Gigaword's test is elsewhere
-            n = min(HELD_OUT, n_train // 25) if n is None else n
-            drawn[part] = _between("train"), np.sort(order[taken : taken + n])
-            taken += n
+    for part, n in {"valid": valid, "test": test}.items():
+        if part in layout.files:
+            there = luck.permutation(read[part][0])
+            rows = there if part == "test" else there[:n]
+        elif part == "test" and not layout.raw and n is None:
+            continue  # Gigaword's test is elsewhere
         else:
-            there = read[part][0]
-            few = there if part == "test" or n is None else min(n, there)
-            drawn[part] = _between(part), np.sort(luck.permutation(there)[:few])
-        if n == 0:
-            raise ValueError(f"the {part} part would hold no pairs: give more pairs, or a larger --{part}")
-        if not len(drawn[part][1]):
+            rows = order[taken:][: min(HELD_OUT, n_train // 25) if n is None else n]
+            taken += len(rows)
+        if not len(rows):
             raise ValueError(
-                f"nothing is left for the {part} part of {n_train:,} pairs: give more pairs, or less to the other parts"
+                f"the {part} part of {n_train:,} pairs would hold none: give more pairs, a larger --{part}, or less to "
+                "the other parts"
             )
+        drawn[part] = _between(part if part in layout.files else "train"), np.sort(rows)
     if taken >= n_train:
         raise ValueError(
-            f"{taken:,} of {n_train:,} pairs were to be held out and none is left to train on: lower --valid and --test"
+            f"{taken:,} of {n_train:,} pairs would be held out and none is left to train on: lower --valid and --test"
         )
     return {"train": (_between("train"), np.sort(order[taken:])), **drawn}
 
@@ -167,34 +151,26 @@ def _count(folder: Path, split: Split) -> tuple[Counter[str], Counter[str]]:
     return titles, articles
 
 
-def _number(folder: Path, part: str, file: str, rows: NDArray[np.int64], words: list[str]) -> dict[str, int]:
+def _number(folder: Path, part: str, split: Split, words: list[str]) -> dict[str, int]:
     """Writes the ids of a part, and of one that is not for training the text; how much it holds."""
     id_of = {word: n for n, word in enumerate(words)}
-    with ExitStack() as stack:
-        arrays = {}
-        for side in SIDES:
-            ids, ends = array_names(part, side)
-            arrays[side] = (
-                stack.enter_context(Writer(folder / ids, dtype_of(len(words)))),
-                stack.enter_context(Writer(folder / ends, ENDS)),
-            )
-        texts = {
-            side: stack.enter_context((folder / text_name(part, side)).open("w", encoding="utf-8"))
-            for side in (() if part == "train" else SIDES)
-        }
-        for pair in _rows(folder, file, rows):
-            for side, text, end in zip(SIDES, pair, ([], [EOS]), strict=True):
-                tokens = text.split() + end
-                ids_file, ends_file = arrays[side]
+    sizes = {"pairs": len(split[1])}
+    for at, side in enumerate(SIDES):
+        ids, ends = array_names(part, side)
+        with Writer(folder / ids, dtype_of(len(words))) as ids_file, Writer(folder / ends, ENDS) as ends_file:
+            for pair in _rows(folder, *split):
+                tokens = pair[at].split() + [EOS] * (side == "title")
                 ids_file.add((id_of.get(token, 0) for token in tokens), len(tokens))
                 ends_file.add([ids_file.length], 1)
-                if side in texts:
-                    texts[side].write(f"{text}\n")
-        return {"pairs": len(rows), **{side: arrays[side][0].length for side in SIDES}}
+        sizes[side] = ids_file.length
+        if part != "train":
+            with (folder / text_name(part, side)).open("w", encoding="utf-8") as file:
+                file.writelines(f"{pair[at]}\n" for pair in _rows(folder, *split))
+    return sizes
 
 
-def _rows(folder: Path, file: str, rows: NDArray[np.int64]) -> Iterator[Kept]:
-    """The pairs of the lines asked for, which ascend."""
+def _rows(folder: Path, file: str, rows: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
+    """The pairs of the lines asked for, which ascend: tokens with spaces between."""
     wanted = iter(rows.tolist())
     following = next(wanted, None)
     with (folder / file).open(encoding="utf-8", newline="\n") as lines:
@@ -207,12 +183,3 @@ def _rows(folder: Path, file: str, rows: NDArray[np.int64]) -> Iterator[Kept]:
 
 def _between(part: str) -> str:
     return f"{part}.kept"
-
-
-def _described(files: Sequence[tuple[Path, ...]]) -> list[dict[str, Any]]:
-    described = []
-    for path in (path for group in files for path in group):
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        described.append({"name": path.name, "bytes": path.stat().st_size, "sha256": sha256})
-    return described

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie_lab.data.lines import lines as lines_of
+from coterie_lab.data.reading import lines as lines_of
 
 LONGEST = 10_000  # bytes of a line: ROUGE-L's time grows with the product of two lengths
 SENTENCES = "input.txt"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from coterie.softmax import SelfOrganizedSoftmax
-from coterie_lab.data.corpus import UNK
+from coterie_lab.data.folder import UNK
 from coterie_lab.heads import Head
 from coterie_lab.models.lstm import State
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole

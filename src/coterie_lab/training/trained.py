@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.clustering.partition import Partition
 from coterie.softmax import SelfOrganizedSoftmax
-from coterie_lab.data.corpus import UNK, VOCABULARY
+from coterie_lab.data.folder import UNK, VOCABULARY
 from coterie_lab.heads import Material
 from coterie_lab.models.word_model import WordModel
 from coterie_lab.training import checkpoint

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie_lab.data.corpus import Corpus, prepare
-from coterie_lab.data.lines import standard_input
+from coterie_lab.data.reading import standard_input
 from coterie_lab.tasks.language.evaluate import evaluate
 from coterie_lab.tasks.language.generate import generate
 from coterie_lab.tasks.language.score import score
@@ -113,7 +113,7 @@ def test_lines_that_are_no_text_are_named_on_standard_input_too(run):
     for given, said in (
         (b"fine\n\xff\xfe\n", "standard input, line 2: byte 1 of the line is no valid UTF-8"),
         (b"x" * (2 << 20), "standard input, line 1: it is longer than"),
-        (b"fine\nnot\0fine\n", "standard input, line 2: it holds NUL"),
+        (b"fine\nnot\0fine\n", "standard input, line 2: byte 4 of the line is NUL"),
     ):
         assert said in str(coterie("lm", "score", run, stdin=given).exception)
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coterie_lab.data import normalise
-from coterie_lab.data import pair_sources as sources
+from coterie_lab.data import normalise, reading
 from coterie_lab.data.filters import Filter, Limits
-from coterie_lab.data.pairs import EOS, UNK, Pairs
+from coterie_lab.data.folder import EOS, UNK
+from coterie_lab.data.pairs import Pairs
 from coterie_lab.data.prepare_pairs import prepare
 from tests.pairs import news, tiny_pairs, write_gigaword, write_tsv
 
@@ -169,11 +169,14 @@ def test_gigawords_layout(tmp_path):
         (b"a b\tc d\n\tonly a title\n", "line 2: the sentence is empty"),
         (b"a b\tc d\na b\t  \n", "line 2: the title is empty"),
         (b"a b\tc d\na b\tc\xff d\n", "line 2: byte 6 of the line is no valid UTF-8"),
-        (b"a b\tc d\na\0b\tc\n", "line 2: it holds NUL"),
-        (b"a b\tc d\na b\tc d\n" + b"x" * (2 << 20), "line 3: it is longer than 1,048,576 bytes"),
+        (b"a b\tc d\na\0b\tc\n", "line 2: byte 2 of the line is NUL"),
+        (b"a b\tc d\na b\tc d\n" + b"x" * (2 << 20), "line 3: it is longer than 1,048,576 characters"),
         (b"", "is empty"),
         (b"one two three four five six\tone two\n", "none of 1 pairs passed the filters: loosen them"),
-        (b"one two three four five six seven eight nine ten eleven\tone two six\n", "valid part would hold no pairs"),
+        (
+            b"one two three four five six seven eight nine ten eleven\tone two six\n",
+            "part of 1 pairs would hold none",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, content, said):
@@ -197,8 +200,8 @@ def test_a_file_read_in_blocks_has_the_same_lines(tmp_path, monkeypatch):
     text = "one\ntwo é\n\nfour"
     (tmp_path / "x").write_text(text)
     for block in (1, 2, 3, 100):
-        monkeypatch.setattr("coterie_lab.data.sources.BLOCK", block)
-        assert list(sources.lines(tmp_path / "x")) == text.split("\n")
+        monkeypatch.setattr(reading, "BLOCK", block)
+        assert list(reading.lines(tmp_path / "x")) == text.split("\n")
 
 
 def test_places_that_are_taken_or_empty(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie_lab.data import sources
+from coterie_lab.data import text8
 from coterie_lab.data.corpus import prepare
 from tests.texts import content, pack, save
 
@@ -26,8 +26,8 @@ def site(tmp_path, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("COTERIE_CACHE", str(cache))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(sources, "TEXT8_URL", f"http://127.0.0.1:{server.server_port}/text8.zip")
-    monkeypatch.setattr(sources, "TEXT8_MD5", hashlib.md5(b"one two three " * 50).hexdigest())
+    monkeypatch.setattr(text8, "URL", f"http://127.0.0.1:{server.server_port}/text8.zip")
+    monkeypatch.setattr(text8, "MD5", hashlib.md5(b"one two three " * 50).hexdigest())
     monkeypatch.chdir(tmp_path)
     yield served, cache
     server.shutdown()

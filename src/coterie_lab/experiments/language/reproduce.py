@@ -9,8 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from coterie_lab.data.corpus import VOCABULARY, Corpus, prepare
-from coterie_lab.data.sources import TEXT8, check_made_from, find
+from coterie_lab.data.corpus import Corpus, prepare
+from coterie_lab.data.folder import VOCABULARY
+from coterie_lab.data.sources import check_made_from, find
+from coterie_lab.data.text8 import NAME as TEXT8
 from coterie_lab.experiments.language.experiments import EXPERIMENTS, Experiment, in_parts, parts_of
 from coterie_lab.experiments.language.report import Report, Row, write
 from coterie_lab.experiments.language.variants import chosen

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from coterie.clustering.partition import Partition
-from coterie_lab.data.corpus import VOCABULARY
 from coterie_lab.data.filters import WORDS
+from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.pair_sources import find
 from coterie_lab.data.pairs import Pairs, Reading
 from coterie_lab.data.prepare_pairs import prepare
@@ -101,7 +101,7 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
     if not ready.exists():
         return prepare([source], ready, **wanted)
     pairs = Pairs.open(ready)
-    files = (file for part in find([source]).files.values() for pair in part for file in pair)
+    files = (file.path for part in find([source]).files.values() for pair in part for file in pair)
     check_made_from(files, ready, pairs.source, **wanted)
     return pairs
 

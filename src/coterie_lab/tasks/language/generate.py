@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from coterie_lab.data.corpus import UNK
+from coterie_lab.data.folder import UNK
 from coterie_lab.heads.registry import Head
 from coterie_lab.tasks.language.trained import Trained
 

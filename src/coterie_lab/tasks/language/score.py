@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from coterie_lab.data.corpus import UNK
+from coterie_lab.data.folder import UNK
 from coterie_lab.tasks.language.trained import Trained
 
 

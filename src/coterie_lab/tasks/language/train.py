@@ -11,7 +11,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from coterie_lab.data.corpus import VOCABULARY, Corpus, digest
+from coterie_lab.data.corpus import Corpus, digest
+from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.streams import Streams
 from coterie_lab.heads import Material
 from coterie_lab.models.language import LanguageModel

@@ -8,7 +8,7 @@ from itertools import islice
 
 import torch
 
-from coterie_lab.data.corpus import UNK
+from coterie_lab.data.folder import UNK
 from coterie_lab.models.beam import Hypothesis, TopK, search
 from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from coterie.clustering.partition import Partition
 from coterie_lab.data.batches import Batches
-from coterie_lab.data.corpus import VOCABULARY, digest
+from coterie_lab.data.corpus import digest
+from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.pairs import Pairs
 from coterie_lab.heads import Material
 from coterie_lab.models.summarizer import Summarizer

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.clustering.partition import Partition
 from coterie_lab.data import normalise
-from coterie_lab.data.corpus import EOS
+from coterie_lab.data.folder import EOS
 from coterie_lab.heads import Material
 from coterie_lab.models.summarizer import Summarizer
 from coterie_lab.tasks.summarization.build import build

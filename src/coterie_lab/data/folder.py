@@ -1,10 +1,14 @@
-"""Arrays of word ids on the disk, written in pieces and mapped, and folders that are either whole or not there."""
+"""Prepared folders: a vocabulary, and arrays of word ids that are written in pieces and mapped; whole or not there.
+
+Shapes: V words.
+"""
 
 import contextlib
 import errno
+import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +16,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+import coterie
+from coterie_lab.data.reading import TextFile
+
+UNK, EOS = "<unk>", "<eos>"
+VOCABULARY = "vocabulary.json"
+VERSION = 1
 Ids = NDArray[np.uint16] | NDArray[np.int32]
 
 
@@ -102,3 +112,43 @@ def refuse(out: Path, force: bool, ours: Collection[str]) -> None:
         raise FileExistsError(
             f"{out} holds more than a corpus, and is not replaced: choose another place, or remove it"
         )
+
+
+def check_least(**options: tuple[int | None, int]) -> None:
+    """Raises for an option that is less than it may be; `options`: what was given, and the least."""
+    for name, (value, least) in options.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}; got {value}")
+
+
+def write_vocabulary(
+    folder: Path, kind: str, words: list[str], counts: list[int], parts: dict[str, Any], settings: dict[str, Any],
+    files: Mapping[str, Iterable[TextFile]], **told: Any,
+) -> None:  # fmt: skip
+    """Writes the words and how often each occurs, how much each part holds, and the source of all that."""
+    described = {part: [file.described() for file in found] for part, found in files.items()}
+    source = {"coterie": coterie.__version__, "settings": settings, "files": described, **told}
+    saved = {"format": kind, "version": VERSION, "parts": parts, "words": words, "counts": counts, "source": source}
+    with (folder / VOCABULARY).open("w", encoding="utf-8") as file:
+        json.dump(saved, file, ensure_ascii=False)
+        to_disk(file)
+
+
+@contextlib.contextmanager
+def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
+    """What `write_vocabulary` wrote; the folder, which `command` made, is refused if what is done with that fails."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} is no folder: give one that `{command}` wrote")
+    try:
+        saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
+        if saved["format"] != kind or saved["version"] != VERSION:
+            raise ValueError(
+                f"{VOCABULARY} has format {saved['format']!r} {saved['version']}, expected {kind!r} {VERSION}"
+            )
+        words, counts = saved["words"], saved["counts"]
+        if len(words) != len(counts) or words[0] != UNK:
+            raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
+        yield saved
+    except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
+        why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not whole ({why}): write it again with `{command}`") from error
