@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,12 +41,7 @@ def train(
 
     settings = training.settings_of(out, resume, force, given, task.stored_settings, from_preset)
     corpus = Corpus.open(data)
-    training.carry_out(
-        lambda console, world: task.train(
-            corpus, out, settings, resume=resume, force=force, console=console, world=world
-        ),
-        out,
-    )
+    training.carry_out(partial(task.train, corpus, out, settings), out, resume, force)
 
 
 @lm.command("eval")

@@ -27,19 +27,17 @@ def takes(
     known = {name: one for name, one in declared(kind).items() if name not in but and (name in only or not only)}
     hints = get_type_hints(kind)
     order = sorted(known, key=lambda name: GROUPS.index(known[name].group))
-    generated = []
-    for name in order:
-        if isinstance(best, str):
-            generated.append(_parameter(name, known[name], hints[name], None, best))
-        else:
-            generated.append(_parameter(name, known[name], hints[name], getattr(best or kind(), name)))
+    shown = best if isinstance(best, str) else None
+    defaults = {} if shown else vars(best or kind())
+    generated = [_parameter(name, known[name], hints[name], defaults.get(name), shown) for name in order]
 
     def decorate(function: Command) -> Command:
         @wraps(function)
         def command(context: typer.Context, **values: Any) -> None:
             found = {name: values.pop(name) for name in order}
-            given = {name: _value(known[name], found[name]) for name in order if _was_given(context, name)}
-            function(**values, given=given)
+            sources = {name: context.get_parameter_source(name) for name in order}
+            given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+            function(**values, given={name: _value(known[name], found[name]) for name in given})
 
         own = [one for name, one in signature(function, eval_str=True).parameters.items() if name != "given"]
         first = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -50,12 +48,7 @@ def takes(
     return decorate
 
 
-def _was_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | None = None) -> Parameter:
+def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | None) -> Parameter:
     """The parameter of a command that typer makes into the option of a field."""
     first, allowed = parts(hint)[0], choices(hint)
     told: dict[str, Any] = {"help": known.help, "rich_help_panel": known.group.capitalize() or None}

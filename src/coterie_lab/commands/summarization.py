@@ -89,12 +89,7 @@ def train(
         seats = clusters.load(partition, pairs)
     elif resume and (out / task.PARTITION).exists():
         seats = Partition.load(out / task.PARTITION)
-    training.carry_out(
-        lambda console, world: task.train(
-            pairs, out, settings, seats, resume=resume, force=force, console=console, world=world
-        ),
-        out,
-    )
+    training.carry_out(partial(task.train, pairs, out, settings, seats), out, resume, force)
 
 
 @summarize.command()

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from typer import Option
 
 from coterie_lab.training.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from coterie_lab.training.distributed import World
     from coterie_lab.training.loop import Progress
 
 S = TypeVar("S", bound=ModelSettings)
@@ -41,7 +39,7 @@ def settings_of(
     return replace(before, **{**given, "head_options": {**before.head_options, **given.get("head_options", {})}})
 
 
-def carry_out(train: "Callable[[Console | None, World], Progress]", out: Path) -> None:
+def carry_out(train: "Callable[..., Progress]", out: Path, resume: bool, force: bool) -> None:
     """Trains, in one process or in the several that `torchrun` started, and prints the result."""
     from coterie_lab.training import distributed
     from coterie_lab.training.logs import Listening
@@ -49,7 +47,7 @@ def carry_out(train: "Callable[[Console | None, World], Progress]", out: Path) -
     console = Listening()
     world = distributed.join()
     try:
-        progress = train(console if world.main else None, world)
+        progress = train(resume=resume, force=force, console=console if world.main else None, world=world)
     finally:
         distributed.leave(world)
     if not world.main:

@@ -29,19 +29,11 @@ class Settings(ModelSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
-        "optimizer": "adagrad",
-        "learning_rate": 0.1,
-        "clip": 0.25,
-        "dropout": 0.0,
-        "initial_range": None,
-        "accumulator": 0.0,
-        "row_accumulator": False,
-        "clip_embedding": True,
-        "schedule": "constant",
-        "weight_decay": 1e-6,
-        "head": "self-organized-paper",
+        "head": "self-organized-paper", "dropout": 0.0, "initial_range": None, "optimizer": "adagrad",
+        "learning_rate": 0.1, "schedule": "constant", "weight_decay": 1e-6, "clip": 0.25, "clip_embedding": True,
+        "accumulator": 0.0, "row_accumulator": False,
     },
-}
+}  # fmt: skip
 
 
 # The preset "best" with the self-organized head, unless given otherwise. In the paper words move every 1,000 updates,

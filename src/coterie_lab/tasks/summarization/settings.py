@@ -29,19 +29,10 @@ class Settings(ModelSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
-        "bidirectional": False,
-        "dropout": 0.0,
-        "tied": False,
-        "keep": "best",
-        "look_at_words": False,
-        "input_feeding": False,
-        "schedule": "constant",
-        "clip": None,
-        "epochs": 15,
-        "learning_rate": 0.001,
-        "batch": 128,
+        "bidirectional": False, "look_at_words": False, "input_feeding": False, "tied": False, "dropout": 0.0,
+        "epochs": 15, "learning_rate": 0.001, "schedule": "constant", "clip": None, "batch": 128, "keep": "best",
     },
-}
+}  # fmt: skip
 
 # The preset "best", by head.
 _SMOOTHED: dict[str, Any] = {"label_smoothing": 0.1}
@@ -90,11 +81,7 @@ class Decoding:
     longest: int = option(30, "the most words of a title", flags="--length", least=1)
     end: bool = True  # False: the end is suppressed and every title has exactly `longest` words, as DUC is scored
     penalty: float = option(0.5, "compare titles by log P / length ^ this", flags="--length-penalty", least=0, most=10)
-    replace_unknown: bool = option(
-        False,
-        "in place of <unk>, write the word that the attention looked at",
-        flags="--replace-unknown",
-    )
+    replace_unknown: bool = option(False, "write for <unk> the word that was looked at", flags="--replace-unknown")
     batch: int = option(32, "sentences searched side by side", least=1)
 
     def __post_init__(self) -> None:
