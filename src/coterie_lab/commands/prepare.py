@@ -10,7 +10,8 @@ from rich.table import Table
 from typer import Argument, Option
 
 from coterie_lab.commands.parameters import takes
-from coterie_lab.data.filters import REASONS, WORDS, Limits
+from coterie_lab.data.filters import REASONS
+from coterie_lab.data.settings import PairSettings, TextSettings
 
 if TYPE_CHECKING:
     from coterie_lab.data.corpus import Corpus
@@ -20,27 +21,16 @@ Out = Annotated[Path, Argument(metavar="OUT", help="the folder to write")]
 Force = Annotated[bool, Option("--force", help="replace what is at OUT")]
 
 
+@takes(TextSettings)
 def prepare_text(
     src: Annotated[
         list[str],
         Argument(metavar="SRC", help="text files, plain or .xz, .gz, .zst; folders of them; or the name text8"),
     ],
     out: Out,
-    min_count: Annotated[int, Option(min=1, help="keep words that occur at least so often in the training part")] = 1,
-    max_vocab: Annotated[int | None, Option(min=2, help="keep at most so many words, <unk> among them")] = None,
-    dev_chars: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="the text's last characters are the development part; 1,000,000 if no --dev is given, or a tenth of "
-            "a text shorter than ten times that",
-        ),
-    ] = None,
-    dev: Annotated[Path | None, Option(help="the development part, in a file of its own")] = None,
-    test: Annotated[Path | None, Option(help="the test part, in a file of its own")] = None,
-    lower: Annotated[bool, Option("--lower", help="lower-case the text")] = False,
-    eos: Annotated[bool, Option("--eos", help="put <eos> at line ends")] = False,
     force: Force = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Turn text into numbered words; `prepare text8 OUT --min-count 11` is text8 as papers use it."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,9 +43,8 @@ def prepare_text(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=None)
         corpus = write(
-            src, out, min_count=min_count, max_vocab=max_vocab, dev_chars=dev_chars, dev=dev, test=test, lower=lower,
-            eos=eos, force=force, progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+            src, out, force=force, progress=lambda done, total: bar.update(task, completed=done, total=total), **given
+        )
     _show_text(console, corpus, time.perf_counter() - start)
 
 
@@ -79,7 +68,7 @@ def _show_text(console: Console, corpus: "Corpus", seconds: float) -> None:
     console.print(said, highlight=False, soft_wrap=True, markup=False)
 
 
-@takes(Limits)
+@takes(PairSettings)
 def prepare_pairs(
     src: Annotated[
         list[Path],
@@ -88,16 +77,6 @@ def prepare_pairs(
         ),
     ],
     out: Out,
-    max_vocab: Annotated[
-        int, Option(min=3, help="the most frequent words of the titles, <unk> and <eos> among them")
-    ] = WORDS,
-    min_count: Annotated[int, Option(min=1, help="keep words that occur at least so often in the titles")] = 1,
-    source_words: Annotated[
-        bool, Option("--source-words", help="fill the vocabulary up with the most frequent words of the sentences")
-    ] = False,
-    valid: Annotated[int | None, Option(min=1, help="pairs for validation: 2,000, or a 25th of few pairs")] = None,
-    test: Annotated[int | None, Option(min=1, help="pairs for the test, likewise")] = None,
-    seed: Annotated[int, Option(min=0, help="which pairs those are")] = 0,
     force: Force = False,
     *,
     given: dict[str, Any],
@@ -111,11 +90,7 @@ def prepare_pairs(
     start = time.perf_counter()
     with Progress(TextColumn("reading: {task.completed:,} pairs"), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        pairs = write(
-            src, out, max_vocab=max_vocab, min_count=min_count, source_words=source_words, valid=valid, test=test,
-            seed=seed, limits=Limits(**given), force=force,
-            progress=lambda done: bar.update(task, completed=done),
-        )  # fmt: skip
+        pairs = write(src, out, force=force, progress=lambda done: bar.update(task, completed=done), **given)
     _show_pairs(console, pairs, time.perf_counter() - start)
 
 

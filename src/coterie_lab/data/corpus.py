@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from coterie_lab.data.folder import (
     VOCABULARY,
     Ids,
     Writer,
-    check_least,
     dtype_of,
     mapped,
     opened,
@@ -32,6 +31,7 @@ from coterie_lab.data.folder import (
     whole,
     write_vocabulary,
 )  # fmt: skip
+from coterie_lab.data.settings import TextSettings
 from coterie_lab.data.sources import advancing, find, read
 from coterie_lab.data.text8 import Progress
 
@@ -74,17 +74,11 @@ def prepare(
     sources: Sequence[str | Path],
     out: str | Path,
     *,
-    min_count: int = 1,
-    max_vocab: int | None = None,
-    dev_chars: int | None = None,
-    dev: str | Path | None = None,
-    test: str | Path | None = None,
-    lower: bool = False,
-    eos: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    **given: Any,
 ) -> Corpus:
-    """Writes the folder `out` from text, and opens it.
+    """Writes the folder `out` from text, and opens it; `given`: fields of `TextSettings`.
 
     The vocabulary has the words that occur at least `min_count` times in the training part, at most `max_vocab` of
     them with `<unk>` (and `<eos>`, which `eos` puts at every line's end). The development part is the file `dev`, or
@@ -93,28 +87,25 @@ def prepare(
     """
     out = Path(out)
     sources = [sources] if isinstance(sources, (str, Path)) else sources
-    check_least(min_count=(min_count, 1), max_vocab=(max_vocab, 2), dev_chars=(dev_chars, 1))
-    if dev is not None and dev_chars is not None:
-        raise ValueError(
-            "dev and dev_chars were both given: the development part is a file or the text's end, not both"
-        )
+    settings = TextSettings(**given)
+    lower, eos = settings.lower, settings.eos
     refuse(out, force, [VOCABULARY, *(f"{part}.npy" for part in PARTS)])
-    settings = {"min_count": min_count, "max_vocab": max_vocab, "dev_chars": dev_chars, "lower": lower, "eos": eos}
-    apart = {part: Path(path) for part, path in (("dev", dev), ("test", test)) if path is not None}
+    apart = {part: Path(path) for part in ("dev", "test") if (path := getattr(settings, part)) is not None}
     files = {part: find([path]) for part, path in apart.items()}
     files["train"] = find(sources, [file.path for part in apart for file in files[part]], progress)
     size = {part: sum(file.size for file in found) for part, found in files.items()}
     advance = advancing(progress, sum(size.values()) + size["train"])  # the training part twice
 
-    cut = None if "dev" in apart else Cut(dev_chars)
+    cut = None if "dev" in apart else Cut(settings.dev_chars)
     blocks = read(files["train"], advance)
     counts: Counter[str] = Counter()
     for tokens in split(cut.training_part(blocks) if cut else blocks, lower, eos):
         counts.update(tokens)
-    words, kept = vocabulary(counts, min_count, max_vocab, always=[EOS] if eos else [])
+    words, kept = vocabulary(counts, settings.min_count, settings.max_vocab, always=[EOS] if eos else [])
     id_of = {word: n for n, word in enumerate(words)}
+    told = {name: value for name, value in asdict(settings).items() if name not in ("dev", "test")}
     if cut:
-        settings["dev_chars"] = cut.dev_chars
+        told["dev_chars"] = cut.dev_chars
 
     with whole(out, force) as folder:
         lengths = {}
@@ -125,7 +116,7 @@ def prepare(
             if lengths[part] == 0:
                 raise ValueError(f"the {part} part holds no words: give a text, or a split, that leaves it some")
         read_in_order = {part: files[part] for part in PARTS if part in files}
-        write_vocabulary(folder, FORMAT, words, kept, lengths, settings, read_in_order)
+        write_vocabulary(folder, FORMAT, words, kept, lengths, told, read_in_order)
     return Corpus.open(out)
 
 

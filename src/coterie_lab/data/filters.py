@@ -7,11 +7,9 @@ and editing marks, and what was there before.
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass
 
-from coterie_lab.options import check, option
+from coterie_lab.data.settings import Limits
 
-WORDS = 69_000  # of the vocabulary: the paper's
 # Words that two unrelated sentences share.
 FUNCTION_WORDS = """
 a about after against all also an and any are as at be because been before between but by can could did do does down
@@ -31,19 +29,6 @@ REASONS = {
     "overlap": "no word that carries meaning in common",
     "duplicate": "a sentence that was there before",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many words each side may have."""
-
-    shortest_article: int = option(5, "the fewest words of a sentence", least=1)
-    longest_article: int = option(100, "the most words of a sentence", least=1)
-    shortest_title: int = option(2, "the fewest words of a title", least=1)
-    longest_title: int = option(30, "the most words of a title", least=1)
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class Filter:

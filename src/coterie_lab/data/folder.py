@@ -114,13 +114,6 @@ def refuse(out: Path, force: bool, ours: Collection[str]) -> None:
         )
 
 
-def check_least(**options: tuple[int | None, int]) -> None:
-    """Raises for an option that is less than it may be; `options`: what was given, and the least."""
-    for name, (value, least) in options.items():
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}; got {value}")
-
-
 def write_vocabulary(
     folder: Path, kind: str, words: list[str], counts: list[int], parts: dict[str, Any], settings: dict[str, Any],
     files: Mapping[str, Iterable[TextFile]], **told: Any,

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie_lab.data import normalise
 from coterie_lab.data.corpus import vocabulary
-from coterie_lab.data.filters import WORDS, Filter, Limits
-from coterie_lab.data.folder import EOS, UNK, VOCABULARY, Writer, check_least, dtype_of, refuse, whole, write_vocabulary
+from coterie_lab.data.filters import Filter
+from coterie_lab.data.folder import EOS, UNK, VOCABULARY, Writer, dtype_of, refuse, whole, write_vocabulary
 from coterie_lab.data.pair_sources import Layout, find
 from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, Pairs, array_names, text_name
+from coterie_lab.data.settings import PairSettings
 
 HELD_OUT = 2000  # pairs for each of valid and test; of few pairs a twenty-fifth
 
@@ -27,54 +29,45 @@ def prepare(
     sources: Sequence[str | Path],
     out: str | Path,
     *,
-    max_vocab: int = WORDS,
-    min_count: int = 1,
-    source_words: bool = False,
-    valid: int | None = None,
-    test: int | None = None,
-    seed: int = 0,
-    limits: Limits | None = None,
     force: bool = False,
     progress: Callable[[int], None] | None = None,
+    **given: Any,
 ) -> Pairs:
-    """Writes the folder `out` from pairs, and opens it.
+    """Writes the folder `out` from pairs, and opens it; `given`: fields of `PairSettings`.
 
     The vocabulary of both sides has the `max_vocab` most frequent words of the training titles, those that occur at
     least `min_count` times there; `source_words`: filled up with the most frequent words of the sentences. From pairs
     that are not split, `valid` and `test` of them are drawn by the seed. `progress` hears of the pairs read.
     """
     out = Path(out)
-    check_least(max_vocab=(max_vocab, 3), min_count=(min_count, 1), seed=(seed, 0))
-    limits = limits or Limits()
+    settings = PairSettings(**given)
     names = [name for part in PARTS for side in SIDES for name in (*array_names(part, side), text_name(part, side))]
     refuse(out, force, [VOCABULARY, *names])
     layout = find([sources] if isinstance(sources, str | Path) else sources)
     with whole(out, force) as folder:
-        filters = Filter(limits)
+        filters = Filter(settings)
         read = _normalise(folder, layout, filters, progress)
         try:
-            splits = _split(read, layout, valid, test, seed)
+            splits = _split(read, layout, settings)
         except ValueError as error:
             left_out = ", ".join(f"{n:,} {why}" for why, n in filters.counted.most_common())
             raise ValueError(f"{error} (left out: {left_out or 'none'})") from None
         titles, articles = _count(folder, splits["train"])
         counts = titles + Counter({EOS: len(splits["train"][1])})
-        words, kept = vocabulary(counts, min_count, max_vocab, always=[EOS])
-        if source_words:
+        words, kept = vocabulary(counts, settings.min_count, settings.max_vocab, always=[EOS])
+        if settings.source_words:
             known = set(words)
             more = [word for word in articles if word not in known and word != UNK]
-            words += sorted(more, key=lambda word: (-articles[word], word))[: max_vocab - len(words)]
+            words += sorted(more, key=lambda word: (-articles[word], word))[: settings.max_vocab - len(words)]
             kept += [0] * (len(words) - len(kept))
         parts = {part: _number(folder, part, split, words) for part, split in splits.items()}
         for name in {name for name, _ in splits.values()}:
             (folder / name).unlink()
         # `lower` and `eos` say how a language model of the pairs splits its text.
-        settings = {
-            "raw": layout.raw, "lower": True, "eos": True, "seed": seed, "min_count": min_count,
-            "max_vocab": max_vocab, "source_words": source_words, **asdict(limits),
-        }  # fmt: skip
+        told = {name: value for name, value in asdict(settings).items() if name not in ("valid", "test")}
+        told |= {"raw": layout.raw, "lower": True, "eos": True}
         write_vocabulary(
-            folder, FORMAT, words, kept, parts, settings, {part: chain(*found) for part, found in layout.files.items()},
+            folder, FORMAT, words, kept, parts, told, {part: chain(*found) for part, found in layout.files.items()},
             read={part: n for part, (_, n) in read.items()}, left_out=dict(filters.counted.most_common()),
         )  # fmt: skip
     return Pairs.open(out)
@@ -106,20 +99,18 @@ def _normalise(
 Split = tuple[str, NDArray[np.int64]]  # a file between, and which of its lines, ascending
 
 
-def _split(
-    read: dict[str, tuple[int, int]], layout: Layout, valid: int | None, test: int | None, seed: int
-) -> dict[str, Split]:
+def _split(read: dict[str, tuple[int, int]], layout: Layout, settings: PairSettings) -> dict[str, Split]:
     """Which lines belong to each part."""
     n_train, n_read = read["train"]
     if not n_train:
         raise ValueError(
             f"none of {n_read:,} pairs passed the filters: loosen them (--shortest-article, --shortest-title, …)"
         )
-    luck = np.random.default_rng(seed)
+    luck = np.random.default_rng(settings.seed)
     order = luck.permutation(n_train)
     drawn: dict[str, Split] = {}
     taken = 0
-    for part, n in {"valid": valid, "test": test}.items():
+    for part, n in {"valid": settings.valid, "test": settings.test}.items():
         if part in layout.files:
             there = luck.permutation(read[part][0])
             rows = there if part == "test" else there[:n]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from coterie_lab.cli import app
 from coterie_lab.commands.parameters import takes
+from coterie_lab.data.settings import PairSettings, TextSettings
 from coterie_lab.demo.settings import Setting
 from coterie_lab.heads import HEADS
 from coterie_lab.options import check, declared, option
@@ -31,6 +32,8 @@ def help_of(*command: str) -> str:
         (("lm", "train"), language.from_preset(), ()),
         (("summarize", "train"), summarization.from_preset(), ()),
         (("summarize", "cluster"), summarization.language_settings("both"), ("head",)),
+        (("lm", "prepare"), TextSettings(), ()),
+        (("summarize", "prepare"), PairSettings(), ()),
         (("demo",), Setting(), ()),
     ],
 )

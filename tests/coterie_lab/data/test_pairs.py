@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from coterie_lab.data import normalise, reading
-from coterie_lab.data.filters import Filter, Limits
+from coterie_lab.data.filters import Filter
 from coterie_lab.data.folder import EOS, UNK
 from coterie_lab.data.pairs import Pairs
 from coterie_lab.data.prepare_pairs import prepare
+from coterie_lab.data.settings import Limits
 from tests.pairs import news, tiny_pairs, write_gigaword, write_tsv
 
 

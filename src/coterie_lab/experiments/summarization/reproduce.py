@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from coterie.clustering.partition import Partition
-from coterie_lab.data.filters import WORDS
 from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.pair_sources import find
 from coterie_lab.data.pairs import Pairs, Reading
 from coterie_lab.data.prepare_pairs import prepare
+from coterie_lab.data.settings import WORDS
 from coterie_lab.data.sources import check_made_from
 from coterie_lab.experiments.summarization.report import Report, Row, write
 from coterie_lab.experiments.summarization.variants import chosen
