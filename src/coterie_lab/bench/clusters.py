@@ -6,7 +6,6 @@ In the reorganisation every word has been seen and nothing is where it belongs, 
 import resource
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from coterie_lab.heads.similarity import similar_words, vectors_from_text
 WORDS, CLUSTERS, WIDTH = 1_000_000, 1_000, 64
 
 
-def beforehand(data: Path) -> dict[str, Any]:
+def beforehand(data: str) -> dict[str, Any]:
     """What a plot of training time leaves out for heads whose clusters are made from the text."""
     corpus = Corpus.open(data)
     n_clusters = default_clusters(corpus.n_words)

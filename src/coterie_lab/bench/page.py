@@ -4,22 +4,28 @@ Invented words in 320 clusters after 30 reorganisations; how soon the page paint
 charts, finds words and opens a cluster with its past. Times are milliseconds, each the worst of some repetitions.
 """
 
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from coterie_lab.bench.browser import Visit, browsing
 from coterie_lab.bench.methods import organized
-from coterie_lab.explorer.collect import Content
-from coterie_lab.explorer.curves import Curves
+from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized
 from coterie_lab.explorer.page import build
 from coterie_lab.training.moves import History
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 WORDS, REORGANIZATIONS, VISITS = 100_000, 30, 5
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 QUERIES = ("a", "th", "ing", "zzz", "qu", "e")
@@ -42,6 +48,22 @@ MARKS = {
     "explorer": "performance.getEntriesByName('explorer')[0].startTime",
     "ready": "performance.now()",
 }
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    """A browser, headless."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise ImportError("a browser needs the package playwright: pip install playwright") from error
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        raise FileNotFoundError("there is no Chromium (on Debian: apt-get install chromium)")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, headless=True, args=list(QUIET))
+        yield browser
+        browser.close()
 
 
 def invented(words: int = WORDS) -> Organized:
@@ -73,11 +95,14 @@ def measured() -> dict[str, Any]:
         path = Path(folder) / "page.html"
         path.write_text(page, encoding="utf-8")
         for _ in range(VISITS):
-            with Visit(browser, path.as_uri()) as tab:
-                for name, mark in MARKS.items():
-                    found[name].append(tab.evaluate(mark))
-                found["search"] += [tab.evaluate(SEARCH, query) for query in QUERIES]
-                found["open_cluster"].append(tab.evaluate(OPEN))
+            tab = browser.new_page(viewport={"width": 1300, "height": 900})
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-ready=yes]")
+            for name, mark in MARKS.items():
+                found[name].append(tab.evaluate(mark))
+            found["search"] += [tab.evaluate(SEARCH, query) for query in QUERIES]
+            found["open_cluster"].append(tab.evaluate(OPEN))
+            tab.close()
         version = browser.version
     return {
         "chromium": version,

@@ -32,13 +32,14 @@ SECONDS = {"cpu": 3.0, "cuda": 0.2}  # for each figure
 MASSES = {"peaked": 0.5, "middling": 0.05, "flat": None}  # of the ten best words; None: as the parameters are drawn
 
 
-def measured(device: torch.device, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every size at every width; `say` hears of each as it is done."""
+def measured(on: str = "cpu") -> dict[str, Any]:
+    """Every size at every width, on a device."""
+    device = torch.device(on)
     rows: list[dict[str, Any]] = []
     for width, sizes in WIDTHS[device.type].items():
         for n_words in sizes:
             rows += measure(n_words, device, width=width)
-            say(markdown(rows[-len(ASKED) * len(MASSES) :]))
+            print(markdown(rows[-len(ASKED) * len(MASSES) :]), flush=True)
     one_peaked = [row for row in rows if (row["width"], row["hidden"], row["asked"]) == (512, "peaked", ONE)]
     exponents = {
         key: round(slope([(row["words"], row[key]) for row in one_peaked]), 3)

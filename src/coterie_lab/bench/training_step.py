@@ -1,6 +1,5 @@
 """A whole update of the language model, head against head; they take turns, a few updates each."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ class Contestant:
         self.step += 1
 
 
-def measured(data: Path) -> dict[str, Any]:
+def measured(data: str) -> dict[str, Any]:
     """Milliseconds an update, by head."""
     corpus, device = Corpus.open(data), choose_device("auto")
     contestants = {name: Contestant(name, corpus, device) for name in NAMES[device.type]}

@@ -16,8 +16,7 @@ from coterie.metrics import Measures, Reorganization
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import Grammar
 from coterie_lab.demo.settings import Setting
-from coterie_lab.explorer.collect import Content
-from coterie_lab.explorer.curves import Curves
+from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized
 from coterie_lab.heads import FullSoftmax
 from coterie_lab.models.language import LanguageModel, batches, mean_loss

@@ -1,18 +1,29 @@
 """Run folders to what a page shows of them."""
 
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from coterie.softmax import SelfOrganizedSoftmax
-from coterie_lab.explorer.curves import Curves, curves
 from coterie_lab.explorer.explorer import Organized
 from coterie_lab.training import checkpoint
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.moves import read_moves, until
 from coterie_lab.training.run import Run, read_json
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Against updates: on the development text, and at each reorganisation; a head without clusters has less."""
+
+    evaluated: list[int] = field(default_factory=list)
+    perplexity: list[float] = field(default_factory=list)
+    cluster_perplexity: list[float] = field(default_factory=list)
+    in_cluster_perplexity: list[float] = field(default_factory=list)
+    reorganized: list[int] = field(default_factory=list)
+    share_of_words: list[float] = field(default_factory=list)
+    share_of_mass: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -33,22 +44,11 @@ class Content:
         return {"curves": asdict(self.curves), **{name: getattr(self, name) for name in shown}}
 
 
-def _language_model(path: Path) -> tuple[nn.Module, list[str]]:
-    from coterie_lab.tasks.language.trained import Trained
-
-    trained = Trained.open(path, "cpu")
-    return trained.model.head, trained.words
-
-
-def _summarizer(path: Path) -> tuple[nn.Module, list[str]]:
-    from coterie_lab.tasks.summarization.trained import Trained
-
-    trained = Trained.open(path, "cpu")
-    return trained.model.head, trained.words
-
-
-# What is trained, and how to find its head and its words in a run's folder.
-KINDS = {"language model": _language_model, "summarizer": _summarizer}
+# What is trained, and the module that opens it.
+KINDS = {
+    "language model": "coterie_lab.tasks.language.trained",
+    "summarizer": "coterie_lab.tasks.summarization.trained",
+}
 
 
 def collect(paths: list[Path]) -> list[Content]:
@@ -70,11 +70,11 @@ def _collect(path: Path, name: str) -> Content:
     Run.open(path, kind)  # says what else is wrong with it
     organized, facts = None, _facts(run, config)
     if run.best.exists():
-        head, words = KINDS[kind](path)
-        facts["words"] = len(words)
-        if isinstance(head, SelfOrganizedSoftmax):
+        trained = import_module(KINDS[kind]).Trained.open(path, "cpu")
+        facts["words"] = len(trained.words)
+        if isinstance(head := trained.model.head, SelfOrganizedSoftmax):
             moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
-            organized = Organized(head, words, head.counts, moves)
+            organized = Organized(head, trained.words, head.counts, moves)
             facts["clusters"] = int((head.partition.sizes > 0).sum())
     started = read_journal(run.environments)
     return Content(
@@ -111,3 +111,17 @@ def names(paths: list[Path]) -> list[str]:
         if len(set(found)) == len(found):
             return found
     return [str(path) for path in paths]
+
+
+def curves(path: Path) -> Curves:
+    """From what a run wrote."""
+    run = Run(path)
+    seen = [record for record in read_journal(run.log) if record["event"] == "evaluate" and "perplexity" in record]
+    moved = read_journal(run.reorganizations)
+
+    def column(records: list[dict[str, Any]], name: str) -> list[Any]:
+        return [record[name] for record in records if name in record]
+
+    factors = {name: column(seen, name) for name in ("perplexity", "cluster_perplexity", "in_cluster_perplexity")}
+    shares = {name: column(moved, name) for name in ("share_of_words", "share_of_mass")}
+    return Curves(evaluated=column(seen, "step"), reorganized=column(moved, "step"), **factors, **shares)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie_lab.explorer import treemap
-from coterie_lab.explorer.collect import Content
-from coterie_lab.explorer.curves import Curves
+from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized, atlas
 
 # Okabe and Ito's colours, from dark to light, each with its own dashes.

@@ -11,8 +11,7 @@ import torch
 
 from coterie import SelfOrganizedSoftmax
 from coterie_lab.explorer import explorer, treemap
-from coterie_lab.explorer.collect import Content, _facts, collect, names
-from coterie_lab.explorer.curves import Curves
+from coterie_lab.explorer.collect import Content, Curves, _facts, collect, names
 from coterie_lab.explorer.explorer import Organized, history, thinned
 from coterie_lab.explorer.page import build, finite
 from coterie_lab.tasks.language.train import train

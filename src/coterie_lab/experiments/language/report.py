@@ -11,7 +11,7 @@ from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.corpus import Corpus
 from coterie_lab.experiments.language import pace
 from coterie_lab.experiments.language.variants import PUBLISHED, TABLE_1, VARIANTS, Variant
-from coterie_lab.explorer.curves import Curves, curves
+from coterie_lab.explorer.collect import Curves, curves
 from coterie_lab.explorer.figures import draw_curves
 from coterie_lab.tasks.language.clusters import Cluster, table
 from coterie_lab.tasks.language.evaluate import unigram_perplexity
