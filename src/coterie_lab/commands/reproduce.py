@@ -44,9 +44,8 @@ def reproduce(
 
     Finished runs are not repeated; stopped ones are resumed.
     """
-    from coterie_lab.experiments.language.experiments import EXPERIMENTS, generated
+    from coterie_lab.experiments.language.experiments import EXPERIMENTS
     from coterie_lab.experiments.language.reproduce import reproduce as compare
-    from coterie_lab.experiments.language.variants import chosen
     from coterie_lab.training.logs import Listening
 
     if experiment not in (*EXPERIMENTS, "summarization"):
@@ -74,14 +73,6 @@ def reproduce(
         plan = Plan(preset=preset, max_vocab=max_vocab, source_words=source_words, duc=duc)
         report = compare_summarizers(source, out, names, numbers, console, plan, **given)
     else:
-        chosen(names)  # before a text is generated
-        if source is None and experiment == "generated":
-            source = str(generated(out).path)
-        elif source is None:
-            files = (
-                "a folder of its train, valid and test files" if EXPERIMENTS[experiment].parts else "a file or text8"
-            )
-            raise ValueError(f"{experiment} needs its text: give {files}, or a folder from `coterie lm prepare`")
         report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
     if report is None:
         console.print("stopped; repeat the command to continue")

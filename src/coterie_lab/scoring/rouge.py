@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 NEEDS = "needs the package {}: pip install 'coterie-softmax[lab]'"
 
 
+PerItem = NDArray[np.float64]  # (N,)
+
+
 @dataclass(frozen=True)
 class Scores:
     """The scores of every item, each from 0 to 1."""
 
-    rouge1: NDArray[np.float64]  # (N,)
-    rouge2: NDArray[np.float64]  # (N,)
-    rougeL: NDArray[np.float64]  # (N,)
+    rouge1: PerItem
+    rouge2: PerItem
+    rougeL: PerItem
 
 
 def full_length(hypotheses: Sequence[str], references: Sequence[str], stem: bool = False) -> Scores:

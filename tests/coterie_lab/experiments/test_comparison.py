@@ -82,7 +82,7 @@ def test_clusters_of_a_file_are_not_looked_for_again(compared, tmp_path):
     (tmp_path / "clusters.json").unlink()
     trained = Trained.open(tmp_path / "out/runs/self-organized-0", "cpu")
     assert torch.equal(trained.organized.partition.cluster_of, clusters.cluster_of)
-    assert report.rows[0].best[0] < 100
+    assert report["rows"][0]["best"][0] < 100
 
 
 def test_the_text_is_made_where_none_is_given(tmp_path, monkeypatch):

@@ -8,11 +8,11 @@ import statistics
 
 import pytest
 
-from coterie_lab.experiments.language import pace
+from coterie_lab.experiments.comparison import chosen
 from coterie_lab.experiments.language.experiments import EXPERIMENTS
-from coterie_lab.experiments.language.report import _plainly
+from coterie_lab.experiments.language.report import draw_paces, plainly
 from coterie_lab.experiments.language.reproduce import reproduce
-from coterie_lab.experiments.language.variants import VARIANTS, chosen
+from coterie_lab.experiments.language.variants import VARIANTS
 from coterie_lab.tasks.language.train import LanguageTask
 from coterie_lab.training.logs import read_journal
 from tests.command_line import coterie
@@ -52,16 +52,16 @@ def done(tmp_path_factory):
 
 def test_the_report_says_what_the_runs_wrote(done):
     out, _, report = done
-    row = report.rows[0]
-    assert report.seeds == [0, 1]
+    row = report["rows"][0]
+    assert report["seeds"] == [0, 1]
     for seed in range(2):
         log = read_journal(out / f"runs/self-organized-{seed}/log.jsonl")
-        assert row.perplexity[seed] == [record for record in log if record["event"] == "evaluate"][-1]["perplexity"]
+        assert row["perplexity"][seed] == [record for record in log if record["event"] == "evaluate"][-1]["perplexity"]
         result = json.loads((out / f"runs/self-organized-{seed}/result.json").read_text())
-        assert row.seconds[seed] == result["training_seconds"]
-    assert row.perplexity[0] != row.perplexity[1]
+        assert row["seconds"][seed] == result["training_seconds"]
+    assert row["perplexity"][0] != row["perplexity"][1]
     text = (out / "report.md").read_text()
-    mean, deviation = statistics.mean(row.perplexity), statistics.stdev(row.perplexity)
+    mean, deviation = statistics.mean(row["perplexity"]), statistics.stdev(row["perplexity"])
     assert f"| self-organized (n = 2) | {mean:.2f} ± {deviation:.2f} |" in text
     assert "| 144.77 |" in text
     assert "importance sampling" in text
@@ -69,7 +69,7 @@ def test_the_report_says_what_the_runs_wrote(done):
         assert heading in text
     assert "seed(s) 0, 1" in text
     saved = json.loads((out / "report.json").read_text())
-    assert saved["rows"][0]["perplexity"] == row.perplexity
+    assert saved["rows"][0]["perplexity"] == row["perplexity"]
     assert saved["environments"][0]["versions"]["torch"] in text
 
 
@@ -79,20 +79,20 @@ def test_runs_of_other_seeds_that_are_there_are_counted_in(done):
     (out / "runs/full-2").mkdir()  # not finished
     report = reproduce(data, out, ["full", "k-1000"], [1], **TINY)
     (out / "runs/full-2").rmdir()
-    assert report.seeds == [1]
-    for row, before in zip(report.rows, both.rows, strict=True):
-        assert row.perplexity == before.perplexity[::-1]
+    assert report["seeds"] == [1]
+    for row, before in zip(report["rows"], both["rows"], strict=True):
+        assert row["perplexity"] == before["perplexity"][::-1]
     with pytest.raises(ValueError, match="was started with"):
         reproduce(data, out, ["full"], [3], **{**TINY, "hidden": 4, "embedding": 4})
 
 
 def test_the_figure_has_its_data(done):
     out, _, report = done
-    curves = report.curves
-    assert curves.evaluated[:2] == [7, 14]
-    assert curves.reorganized[:2] == [5, 10]
+    curves = report["curves"]
+    assert curves["evaluated"][:2] == [7, 14]
+    assert curves["reorganized"][:2] == [5, 10]
     for whole, cluster, inside in zip(
-        curves.perplexity, curves.cluster_perplexity, curves.in_cluster_perplexity, strict=True
+        curves["perplexity"], curves["cluster_perplexity"], curves["in_cluster_perplexity"], strict=True
     ):
         assert math.isclose(whole, cluster * inside, rel_tol=1e-6)
     assert (out / "figure1.png").read_bytes().startswith(b"\x89PNG")
@@ -100,15 +100,15 @@ def test_the_figure_has_its_data(done):
 
 def test_heads_without_clusters_are_reported_too(done):
     _, report, _ = done
-    full, other = report.rows
-    assert full.cluster_perplexity == []
-    assert other.label == "K = 1,000"
-    assert full.published_perplexity == 144.17
-    assert len(other.seconds) == 2
+    full, other = report["rows"]
+    assert full["cluster_perplexity"] == []
+    assert other["label"] == "K = 1,000"
+    assert full["published_perplexity"] == 144.17
+    assert len(other["seconds"]) == 2
 
 
 def test_words_that_are_markdown_are_shown_as_they_are():
-    assert _plainly("a|b *c* <unk> d_e") == r"a\|b \*c\* \<unk\> d\_e"
+    assert plainly("a|b *c* <unk> d_e") == r"a\|b \*c\* \<unk\> d\_e"
 
 
 def test_another_text_than_the_one_prepared_is_refused(tmp_path):
@@ -151,7 +151,7 @@ def test_the_command_prepares_the_text_itself(tmp_path):
         (("text8", "x", "--heads", "fuller"), "there is nothing called 'fuller' to compare"),
         (("text8", "x", "--seeds", "one"), "--seeds takes whole numbers"),
         (("text8", "x", "--setting", "epochs"), "takes NAME=VALUE"),
-        (("text8", "x", "--setting", "head=full"), "--setting head: the rows of a comparison say it"),
+        (("text8", "x", "--setting", "head=full"), "--setting head: every row has its own"),
         (("text8", "x", "--setting", "seed=3"), "--setting seed"),
         (("text8", "x", "--setting", "preset=paper"), "--setting preset"),
         (("text8", "x", "--epochs", "2", "--setting", "epochs=3"), "--setting epochs"),
@@ -169,7 +169,7 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path, arguments, said):
 
 
 def test_every_variant_has_settings():
-    for variant in chosen(list(VARIANTS)).values():
+    for variant in chosen(list(VARIANTS), VARIANTS).values():
         assert variant.settings(epochs=3).epochs == 3
 
 
@@ -182,7 +182,7 @@ def test_a_text_in_three_files(tmp_path):
     report = reproduce(
         str(folder), tmp_path / "out", ["self-organized"], [0], experiment=EXPERIMENTS["wikitext2"], **settings
     )
-    assert report.corpus["train_words"] == 40 * 10
+    assert report["corpus"]["train_words"] == 40 * 10
     assert "published" not in (tmp_path / "out/report.md").read_text().lower()
     stored = json.loads((tmp_path / "out/runs/self-organized-0/config.json").read_text())["settings"]
     assert (stored["tied"], stored["dropout"]) == (True, 0.5)
@@ -196,18 +196,19 @@ def test_a_text_in_three_files(tmp_path):
 @pytest.mark.parametrize("last", [[math.nan, math.inf], [math.nan, 200.0]])
 def test_runs_that_came_to_nothing_are_drawn_too(tmp_path, last):
     pytest.importorskip("matplotlib")
-    pace.draw([pace.Pace("run", [1.0, 2.0], [300.0, perplexity], 0.5) for perplexity in last], tmp_path / "figure.png")
+    paces = [{"label": "run", "seconds": [1.0, 2.0], "perplexity": [300.0, perplexity]} for perplexity in last]
+    draw_paces(paces, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").exists()
 
 
 def test_what_is_made_beforehand_is_part_of_the_time(done):
     out, report, _ = done
-    for row, found in zip(report.rows, report.paces, strict=True):
-        log = read_journal(out / "runs" / f"{row.name}-0" / "log.jsonl")
+    for row, found in zip(report["rows"], report["paces"], strict=True):
+        log = read_journal(out / "runs" / f"{row['name']}-0" / "log.jsonl")
         (built,) = (record for record in log if record["event"] == "built")
         looks = [record["seconds"] for record in log if record["event"] == "evaluate"]
-        assert built["seconds"] == found.building > 0
-        assert found.seconds == [built["seconds"] + seconds for seconds in looks]
+        assert built["seconds"] == found["building"] > 0
+        assert found["seconds"] == [built["seconds"] + seconds for seconds in looks]
 
 
 def test_a_text_has_its_own_way_to_reorganise():

@@ -23,9 +23,9 @@ class Experiment:
     head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
 
     def settings_of(self, variant: Variant, **given: Any) -> Settings:
-        """The settings of a variant's runs, with what is given in their place."""
-        options = {**self.head_options.get(variant.settings().head, {}), **variant.changes.get("head_options", {})}
-        return variant.settings(**{**self.settings, "head_options": options, **given})
+        """The settings of a variant's runs; what is given goes before them."""
+        usual, own = self.head_options.get(variant.settings().head, {}), variant.changed(given)["head_options"]
+        return variant.settings(**{**self.settings, **given, "head_options": {**usual, **own}})
 
 
 _OFTEN = {"reorganize_every": 100}  # a run has some 1,300 updates

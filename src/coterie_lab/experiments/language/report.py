@@ -1,69 +1,28 @@
-"""The report of a comparison: tables with the published figures beside ours, a figure, clusters; Markdown and JSON."""
+"""The report of a comparison of language models: tables with the published figures beside ours, figures, clusters."""
 
+import math
 import re
 import statistics
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.corpus import Corpus
-from coterie_lab.experiments.language import pace
+from coterie_lab.experiments import report as reports
+from coterie_lab.experiments.comparison import Row
 from coterie_lab.experiments.language.variants import PUBLISHED, TABLE_1, VARIANTS, Variant
-from coterie_lab.explorer.collect import Curves, curves
+from coterie_lab.experiments.report import Data, find, minutes, records, results, section, spread, table
+from coterie_lab.explorer.collect import curves
 from coterie_lab.explorer.figures import draw_curves
-from coterie_lab.tasks.language.clusters import Cluster, table
+from coterie_lab.tasks.language import clusters
 from coterie_lab.tasks.language.evaluate import unigram_perplexity
 from coterie_lab.tasks.language.trained import Trained
-from coterie_lab.training.environment import describe
 from coterie_lab.training.logs import read_journal
-from coterie_lab.training.reporting import environments, how_it_was_made, spread
-from coterie_lab.training.run import Run, read_json, write_json, write_whole
+from coterie_lab.training.run import Run, read_json
 
 
-@dataclass(frozen=True)
-class Row:
-    """A variant and its runs, one for each seed."""
-
-    name: str
-    variant: Variant
-    paths: list[Path]
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What a variant reached; one number for each seed."""
-
-    name: str
-    label: str
-    perplexity: list[float]  # on the development text, after the last epoch
-    best: list[float]
-    cluster_perplexity: list[float]
-    in_cluster_perplexity: list[float]
-    seconds: list[float]  # of training alone
-    words_per_second: list[float]
-    published_perplexity: float | None
-    published_minutes: float | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything that the Markdown says, as data."""
-
-    corpus: dict[str, Any]
-    seeds: list[int]
-    epochs: int
-    rows: list[Figures]
-    clusters: list[Cluster]
-    curves: Curves | None
-    paces: list[pace.Pace]  # of the first seed
-    published: bool  # whether the paper's figures are of this text
-    environments: list[dict[str, Any]]  # of the runs, each once
-    environment: dict[str, Any]  # of the report
-
-
-def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], published: bool = True) -> Report:
+def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int], published: bool = True) -> Data:
     """Reads what the runs wrote, and writes report.md, report.json and the figures.
 
     `published`: whether the paper's figures are of this text, and stand beside ours.
@@ -71,116 +30,129 @@ def write(out: Path, corpus: Corpus, rows: list[Row], seeds: list[int], publishe
     organized = next((row for row in rows if row.name == "self-organized"), None) or next(
         (row for row in rows if read_journal(Run(row.paths[0]).reorganizations)), None
     )
-    shown: list[Cluster] = []
-    found: Curves | None = None
+    found, shown = None, []
     if organized is not None:
         trained = Trained.open(organized.paths[0], "cpu")
-        shown = table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
+        shown = clusters.table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
         found = curves(organized.paths[0])
         with suppress(ImportError):  # without matplotlib there is no figure; its data is in the report all the same
             draw_curves(found, out / "figure1")
-    paces = [pace.pace(row.variant.label, row.paths[0]) for row in rows]
-    heads = [found for found, row in zip(paces, rows, strict=True) if not row.variant.ablation]
-    pace.draw(heads or paces, out / "figure2.png")
-    described = {"path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev)}
-    frequencies = {"vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev)}
-    report = Report(
-        corpus={**described, **frequencies},
-        seeds=seeds,
-        epochs=read_json(Run(rows[0].paths[0]).config)["settings"]["epochs"],
-        rows=[figures(row, len(corpus.train)) for row in rows],
-        clusters=shown,
-        curves=found,
-        paces=paces,
-        published=published,
-        environments=environments(path for row in rows for path in row.paths),
-        environment=describe(),
-    )
-    write_json(out / "report.json", asdict(report))
-    write_whole(out / "report.md", markdown(report, out))
+    paces = [pace(row.variant.label, row.paths[0]) for row in rows]
+    heads = [one for one, row in zip(paces, rows, strict=True) if not row.variant.ablation]
+    draw_paces(heads or paces, out / "figure2.png")
+    report = {
+        "corpus": {
+            "path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev),
+            "vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev),
+        },
+        "seeds": seeds,
+        "epochs": read_json(Run(rows[0].paths[0]).config)["settings"]["epochs"],
+        "rows": [_figures(row, len(corpus.train), published) for row in rows],
+        "clusters": [asdict(one) for one in shown],
+        "curves": asdict(found) if found else None,
+        "paces": paces,  # of the first seed
+        "published": published,
+        **reports.origin(rows),
+    }  # fmt: skip
+    reports.write(out, report, markdown(report, out))
     return report
 
 
-def figures(row: Row, train_words: int) -> Figures:
-    """What the runs of a variant reached."""
-    last, results = [], []
-    for path in row.paths:
-        run = Run(path)
-        last.append([record for record in read_journal(run.log) if record["event"] == "evaluate"][-1])
-        results.append(read_json(run.result))
-    epochs = [record["epoch"] for record in last]
-    seconds = [result["training_seconds"] for result in results]
-    return Figures(
-        name=row.name,
-        label=row.variant.label,
-        perplexity=[record["perplexity"] for record in last],
-        best=[result["best"]["perplexity"] for result in results],
-        cluster_perplexity=[record["cluster_perplexity"] for record in last if "cluster_perplexity" in record],
-        in_cluster_perplexity=[record["in_cluster_perplexity"] for record in last if "in_cluster_perplexity" in record],
-        seconds=seconds,
-        words_per_second=[n * train_words / time for n, time in zip(epochs, seconds, strict=True)],
-        published_perplexity=row.variant.perplexity,
-        published_minutes=row.variant.minutes,
-    )
+def _figures(row: Row[Variant], train_words: int, published: bool) -> Data:
+    """What the runs of a variant reached, one number for each seed; perplexities on the development text, after the
+    last epoch."""
+    last, found = [records(path, "evaluate")[-1] for path in row.paths], results(row)
+    seconds = [result["training_seconds"] for result in found]
+    perplexities = ("perplexity", "cluster_perplexity", "in_cluster_perplexity")
+    return {
+        "name": row.name,
+        "label": row.variant.label,
+        **{name: [record[name] for record in last if name in record] for name in perplexities},
+        "best": [result["best"]["perplexity"] for result in found],
+        "seconds": seconds,  # of training alone
+        "words_per_second": [one["epoch"] * train_words / time for one, time in zip(last, seconds, strict=True)],
+        "published_perplexity": row.variant.perplexity if published else None,
+        "published_minutes": row.variant.minutes if published else None,
+    }
 
 
-def markdown(report: Report, out: Path) -> str:
+def pace(label: str, path: Path) -> Data:
+    """How the perplexity of a run fell. Its time is that of building the model, with clusters that are made beforehand,
+    and of its updates."""
+    ((built,), looks) = records(path, "built"), records(path, "evaluate")
+    return {
+        "label": label,
+        "seconds": [built["seconds"] + look["seconds"] for look in looks],
+        "perplexity": [look["perplexity"] for look in looks],
+        "building": built["seconds"],
+    }
+
+
+def markdown(report: Data, out: Path) -> list[str]:
     """The report, for people."""
-    full = next((row for row in report.rows if row.name == "full-eager"), None) or next(
-        (row for row in report.rows if row.name == "full"), None
-    )
-    corpus = report.corpus
+    corpus = report["corpus"]
     lines = [
         "# Language modelling: every head in the same trainer",
         "",
         f"{corpus['train_words']:,} words to train on, {corpus['dev_words']:,} for development, a vocabulary of "
-        f"{corpus['vocabulary']:,}; {report.epochs} epoch(s); seed(s) {', '.join(map(str, report.seeds))}. "
+        f"{corpus['vocabulary']:,}; {report['epochs']} epoch(s); seed(s) {', '.join(map(str, report['seeds']))}. "
         "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds, "
         "n of them where it is not one. "
         f"How frequent the words are, and nothing else, gives {corpus['unigram_perplexity']:,.1f}."
-        + (' "Published" is what the paper prints, on its own hardware.' if report.published else ""),
+        + (' "Published" is what the paper prints, on its own hardware.' if report["published"] else ""),
+        *section("Table 1: perplexity", *_perplexities(report)),
+        *section("Table 2: training time", *_times(report)),
         "",
-        "## Table 1: perplexity",
-        "",
-        _row(["", "perplexity", "best", "of the cluster", "inside it"], "published", report),
-        _row(["---", "---:", "---:", "---:", "---:"], "---:", report),
+        "Speeds compare the middle run of each: a machine's first compiles kernels, and takes longer for it.",
     ]
-    for row in report.rows:
-        cells = [_label(row), spread(row.perplexity), spread(row.best), spread(row.cluster_perplexity, 1)]
-        lines.append(_row([*cells, spread(row.in_cluster_perplexity, 1)], _plain(row.published_perplexity), report))
-    if report.published:
-        trained = {row.name for row in report.rows}
+    if report["curves"] is not None:
+        figure = _image(out, "perplexities and words moved", "figure1.png")
+        lines += section("Figure 1: while training", *figure, "Its data are in `report.json`, under `curves`.")
+    lines += section(
+        "Figure 2: perplexity against training time",
+        *_image(out, "perplexity against seconds of training", "figure2.png"),
+        f"Seed {report['seeds'][0]}; building the model, and making clusters beforehand, is part of the time.",
+        "Its data are in `report.json`, under `paces`.",
+    )
+    if report["clusters"]:
+        lines += section("Table 3: some clusters", "| share of the text | words |", "| ---: | --- |")
+        lines += [f"| {one['share']:.2%} | {plainly(' '.join(one['words']))} |" for one in report["clusters"]]
+    return lines
+
+
+def _perplexities(report: Data) -> list[str]:
+    rows = []
+    for row in report["rows"]:
+        n = len(row["perplexity"])
+        cells = [row["label"] if n == 1 else f"{row['label']} (n = {n})", spread(row["perplexity"])]
+        cells += [spread(row["best"]), spread(row["cluster_perplexity"], 1), spread(row["in_cluster_perplexity"], 1)]
+        rows.append([*cells, _plain(row["published_perplexity"])])
+    if report["published"]:
+        trained = {row["name"] for row in report["rows"]}
         known = {VARIANTS[name].label: VARIANTS[name].perplexity for name in TABLE_1 if name not in trained}
         for label, value in (PUBLISHED | known).items():
-            lines.append(_row([f"{label}, not trained here", "", "", "", ""], _plain(value), report))
-    against = f", against {full.label}" if full else ""
-    lines += ["", "## Table 2: training time", ""]
-    lines += [_row(["", "minutes", "words a second", f"speed{against}"], "published, minutes", report)]
-    lines += [_row(["---", "---:", "---:", "---:"], "---:", report)]
-    for row in report.rows:
-        minutes = [seconds / 60 for seconds in row.seconds]
-        speed = f"{statistics.median(full.seconds) / statistics.median(row.seconds):.2f}×" if full else ""
-        rate = f"{statistics.median(row.words_per_second):,.0f}"
-        lines.append(_row([row.label, spread(minutes), rate, speed], _plain(row.published_minutes), report))
-    lines += ["", "Speeds compare the middle run of each: a machine's first compiles kernels, and takes longer for it."]
-    if report.curves is not None:
-        lines += ["", "## Figure 1: while training", ""]
-        lines += _image(out, "perplexities and words moved", "figure1.png")
-        lines += ["Its data are in `report.json`, under `curves`."]
-    lines += ["", "## Figure 2: perplexity against training time", ""]
-    lines += _image(out, "perplexity against seconds of training", "figure2.png")
-    lines += [f"Seed {report.seeds[0]}; building the model, and making clusters beforehand, is part of the time."]
-    lines += ["Its data are in `report.json`, under `paces`."]
-    if report.clusters:
-        lines += ["", "## Table 3: some clusters", "", "| share of the text | words |", "| ---: | --- |"]
-        lines += [f"| {cluster.share:.2%} | {_plainly(' '.join(cluster.words))} |" for cluster in report.clusters]
-    lines += how_it_was_made(report.environment, report.environments)
-    return "\n".join(lines) + "\n"
+            rows.append([f"{label}, not trained here", "", "", "", "", _plain(value)])
+    return _table(report, ["", "perplexity", "best", "of the cluster", "inside it", "published"], rows)
 
 
-def _label(row: Figures) -> str:
-    n = len(row.perplexity)
-    return row.label if n == 1 else f"{row.label} (n = {n})"
+def _times(report: Data) -> list[str]:
+    full = find(report, "full-eager", "full")
+    rows = []
+    for row in report["rows"]:
+        speed = f"{statistics.median(full['seconds']) / statistics.median(row['seconds']):.2f}×" if full else ""
+        rate = f"{statistics.median(row['words_per_second']):,.0f}"
+        rows.append([row["label"], minutes(row), rate, speed, _plain(row["published_minutes"])])
+    against = f", against {full['label']}" if full else ""
+    return _table(report, ["", "minutes", "words a second", f"speed{against}", "published, minutes"], rows)
+
+
+def _table(report: Data, header: list[str], rows: list[list[str]]) -> list[str]:
+    """A table whose last column holds published figures, which only some reports have."""
+    return table(header, rows) if report["published"] else table(header[:-1], [row[:-1] for row in rows])
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
 
 
 def _image(out: Path, said: str, name: str) -> list[str]:
@@ -188,15 +160,38 @@ def _image(out: Path, said: str, name: str) -> list[str]:
     return [f"![{said}]({name})", ""] if (out / name).exists() else []
 
 
-def _row(cells: list[str], published: str, report: Report) -> str:
-    """A line of a table; the published figure stands last, in a report that has them."""
-    return "| " + " | ".join([*cells, published] if report.published else cells) + " |"
-
-
-def _plainly(text: str) -> str:
+def plainly(text: str) -> str:
     """Text that Markdown shows as it is, in a table too."""
     return re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", text)
 
 
-def _plain(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"
+def draw_paces(paces: list[Data], path: Path) -> None:
+    """Draws perplexity against the time of training as PNG, up to three times the best; not without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")  # no window
+    from matplotlib import pyplot, ticker
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for number, found in enumerate(paces):
+        ours = found["label"] == "self-organized"
+        axes.plot(
+            found["seconds"], found["perplexity"], label=found["label"], marker="o", markersize=3,
+            color="black" if ours else colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis, ticks in ((axes.xaxis, (1, 2, 3, 5)), (axes.yaxis, (1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 6))):
+        axis.set_major_locator(ticker.LogLocator(subs=ticks))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(ticker.NullLocator())
+    if reached := [last for found in paces for last in found["perplexity"][-1:] if math.isfinite(last)]:
+        axes.set_ylim(top=3 * min(reached))
+    axes.set_xlabel("seconds of training, with making clusters beforehand")
+    axes.set_ylabel("perplexity on the development text")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    pyplot.close(figure)

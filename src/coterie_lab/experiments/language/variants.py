@@ -1,25 +1,24 @@
 """What is compared: heads and ablations, as plain changes to the settings, and what was published."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from coterie_lab.experiments import comparison
 from coterie_lab.tasks.language.settings import Settings, from_preset
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One row of the tables."""
+class Variant(comparison.Variant):
+    """A head in the recipe of a preset."""
 
-    label: str
-    changes: dict[str, Any] = field(default_factory=dict)
     preset: str = "best"
     perplexity: float | None = None  # published (the paper's Table 1)
     minutes: float | None = None  # published (the paper's Table 2)
     ablation: bool = False  # the self-organized head with one thing changed
 
     def settings(self, **given: Any) -> Settings:
-        """Its settings, with what is given in their place."""
-        return from_preset(self.preset, **{**self.changes, **given})
+        """Its settings; what is given goes before them."""
+        return from_preset(self.preset, **self.changed(given))
 
 
 def _head(label: str, head: str, perplexity: float | None = None, **options: Any) -> Variant:
@@ -74,10 +73,3 @@ VARIANTS: dict[str, Variant] = {
 # The paper's Table 1 beyond its own two rows: those of it that a report has not trained, it lists all the same.
 TABLE_1 = ("importance", "hsm-frequency", "differentiated", "adaptive")
 PUBLISHED = {"full softmax (Grave et al.)": 144.0}
-
-
-def chosen(names: list[str]) -> dict[str, Variant]:
-    """The variants of these names."""
-    if strangers := [name for name in names if name not in VARIANTS]:
-        raise ValueError(f"there is nothing called {strangers[0]!r} to compare; there are: {', '.join(VARIANTS)}")
-    return {name: VARIANTS[name] for name in names}

@@ -1,7 +1,4 @@
-"""The paper's summarization experiment: clusters of the words, every head in the same trainer, titles, a report.
-
-What is finished is not done again, and what was stopped goes on: the command can be killed and repeated at will.
-"""
+"""The paper's summarization experiment: clusters of the words, every head in the same trainer, titles, a report."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -17,15 +14,18 @@ from coterie_lab.data.pairs import Pairs, Reading
 from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.data.settings import WORDS
 from coterie_lab.data.sources import check_made_from
-from coterie_lab.experiments.summarization.report import Report, Row, write
-from coterie_lab.experiments.summarization.variants import chosen
+from coterie_lab.experiments.comparison import Row, chosen, rows_of, run_all, say
+from coterie_lab.experiments.report import Data
+from coterie_lab.experiments.summarization.report import write
+from coterie_lab.experiments.summarization.speed import Speed, measure
+from coterie_lab.experiments.summarization.variants import VARIANTS, Variant
 from coterie_lab.scoring.references import Duc
 from coterie_lab.tasks.summarization import clusters
 from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import Decoding, language_settings
-from coterie_lab.tasks.summarization.speed import Speed, measure
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
+from coterie_lab.training.loop import Progress
 from coterie_lab.training.run import read_json, write_json, write_whole
 
 TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
@@ -35,7 +35,7 @@ SIDE_BY_SIDE = (1, 16)  # sentences at a time when the speed of search is measur
 
 @dataclass(frozen=True)
 class Plan:
-    """What is beside the heads and the settings of their runs."""
+    """What a comparison is told besides its variants and the settings of their runs."""
 
     preset: str = "best"
     max_vocab: int | None = None  # the paper's
@@ -54,40 +54,42 @@ def reproduce(
     console: Console | None = None,
     plan: Plan | None = None,
     **given: Any,
-) -> Report | None:
+) -> Data | None:
     """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
 
     `source`: a folder from `coterie summarize prepare`, or pairs; `given`: settings of all runs, in place of their own.
     """
     plan = plan or Plan()
-    variants = chosen(names)
+    variants = chosen(names, VARIANTS)
     duc = None if plan.duc is None else Duc.open(plan.duc)  # before anything is trained
     pairs = _pairs(source, out, plan)
     pairs.part("test")
+    device = given.get("device", "auto")
     partitions: dict[Reading | None, Partition | None] = {None: None}
-    for variant in variants.values():
-        reading = variant.reading(plan.preset)
-        if reading is None or reading in partitions:
+    for reading in dict.fromkeys(variant.reading(plan.preset) for variant in variants.values()):
+        if reading is None:
             continue
-        _say(console, f"clusters from {'the titles' if reading == 'titles' else 'sentences and titles'}")
-        found = _clusters(pairs, out / f"clusters-{reading}", reading, console, plan, given.get("device", "auto"))
-        if found is None:
+        say(console, f"clusters from {'the titles' if reading == 'titles' else 'sentences and titles'}")
+        settings = language_settings(reading, **{"device": device, **(plan.language_settings or {})})
+        learned = clusters.cluster(pairs, out / f"clusters-{reading}", settings, reading, resume=True, console=console)
+        if learned is None:
             return None
-        partitions[reading] = found
-    rows = [
-        Row(name, variant, [out / "runs" / f"{name}-{seed}" for seed in seeds]) for name, variant in variants.items()
-    ]
-    for at, seed in enumerate(seeds):
-        for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
-            _say(console, f"{row.variant.label}, seed {seed}")
-            seats = partitions[row.variant.reading(plan.preset)]
-            settings = row.variant.settings(plan.preset, seed=seed, **given)
-            if not train(pairs, row.paths[at], settings, seats, resume=True, console=console).finished:
-                return None
-            _titles(pairs, row.paths[at], plan, duc, given.get("device", "auto"))
+        partitions[reading] = clusters.load(learned, pairs)
+
+    def trained(row: Row[Variant], seed: int, path: Path) -> Progress:
+        settings = row.variant.settings(plan.preset, seed=seed, **given)
+        seats = partitions[row.variant.reading(plan.preset)]
+        progress = train(pairs, path, settings, seats, resume=True, console=console)
+        if progress.finished:
+            _titles(pairs, path, plan, duc, device)
+        return progress
+
+    rows = rows_of(variants, seeds, out)
+    if not run_all(rows, seeds, trained, console):
+        return None
     speeds = []
     if plan.sentences:
-        _say(console, "the speed of search on a CPU")
+        say(console, "the speed of search on a CPU")
         speeds = _speeds(pairs, out / "decoding.json", rows, plan)
     return write(out, pairs, rows, seeds, speeds, TITLES, duc, _duc_titles(duc))
 
@@ -104,15 +106,6 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
     files = (file.path for part in find([source]).files.values() for pair in part for file in pair)
     check_made_from(files, ready, pairs.source, **wanted)
     return pairs
-
-
-def _clusters(
-    pairs: Pairs, path: Path, reading: Reading, console: Console | None, plan: Plan, device: str
-) -> Partition | None:
-    """The clusters of the pairs' words, learned if they are not there; None if that was stopped."""
-    settings = language_settings(reading, **{"device": device, **(plan.language_settings or {})})
-    written = clusters.cluster(pairs, path, settings, reading, resume=True, console=console)
-    return None if written is None else clusters.load(written, pairs)
 
 
 def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) -> None:
@@ -135,7 +128,7 @@ def _duc_titles(duc: Duc | None) -> str:
     return DUC_TITLES.format(digest=hashlib.sha256(told.encode()).hexdigest()[:8])
 
 
-def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed]:
+def _speeds(pairs: Pairs, file: Path, rows: list[Row[Variant]], plan: Plan) -> list[Speed]:
     """Measures the search of each variant's first run; once."""
     known = [Speed(**speed) for speed in read_json(file)] if file.exists() else []
     sentences = pairs.text("test", "article")[: plan.sentences]
@@ -150,8 +143,3 @@ def _speeds(pairs: Pairs, file: Path, rows: list[Row], plan: Plan) -> list[Speed
                 write_json(file, [asdict(one) for one in known])
             found.append(speed)
     return found
-
-
-def _say(console: Console | None, what: str) -> None:
-    if console is not None:
-        console.print(what, highlight=False)

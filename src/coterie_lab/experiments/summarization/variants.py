@@ -1,25 +1,23 @@
 """What is compared on summarization, and what was published."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from coterie_lab.data.pairs import Reading
+from coterie_lab.experiments import comparison
 from coterie_lab.tasks.summarization.settings import REORGANIZE_EVERY, Settings, from_preset
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One row of the tables."""
+class Variant(comparison.Variant):
+    """A head, and where its clusters come from."""
 
-    label: str
-    changes: dict[str, Any] = field(default_factory=dict)
     clusters: Reading | None = None  # what the language model reads that learns its clusters
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
-        """Its settings, with what is given in their place."""
-        options = {**self.changes.get("head_options", {}), **given.get("head_options", {})}
-        return from_preset(preset, self.clusters is not None, **{**self.changes, **given, "head_options": options})
+        """Its settings; what is given goes before them."""
+        return from_preset(preset, self.clusters is not None, **self.changed(given))
 
     def reading(self, preset: str) -> Reading | None:
         """What its clusters are learned from; in the paper, the titles."""
@@ -55,10 +53,3 @@ GIGAWORD: dict[str, tuple[float, float, float]] = {
     "Self-organized HSM": (34.07, 16.00, 31.95),
 }
 MINUTES = {"Full softmax": 210, "Self-organized HSM": 63}  # Table 6
-
-
-def chosen(names: list[str]) -> dict[str, Variant]:
-    """The variants of these names."""
-    if strangers := [name for name in names if name not in VARIANTS]:
-        raise ValueError(f"there is nothing called {strangers[0]!r} to compare; there are: {', '.join(VARIANTS)}")
-    return {name: VARIANTS[name] for name in names}
