@@ -62,6 +62,6 @@ def _told(path):
     timed = ("seconds", "words_per_second")
     return [
         {key: value for key, value in record.items() if key not in timed}
-        for name in ("log.jsonl", "reorganisations.jsonl")
+        for name in ("log.jsonl", "reorganizations.jsonl")
         for record in read_journal(path / name)
     ]

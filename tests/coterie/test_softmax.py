@@ -383,7 +383,7 @@ def test_gradients_computed_ahead_are_the_gradients_however_often_and_however_sc
 
 
 def test_cluster_perplexity_falls_when_words_move_to_their_company():
-    """Two groups of words, each always in its own context: one reorganisation brings them together."""
+    """Two groups of words, each always in its own context: one reorganization brings them together."""
     torch.manual_seed(1)
     directions = torch.randn(2, WIDTH)
     head = SelfOrganizedSoftmax(WIDTH, 8, torch.full((8,), 100), n_clusters=2, reorganize_every=50, projection=False)

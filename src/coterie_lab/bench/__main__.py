@@ -1,7 +1,7 @@
 """Benchmarks for maintainers, each written to one JSON file:
 
 python -m coterie_lab.bench search OUT.json [cpu|cuda]     topk and beams against the dense product; a table in OUT.md
-python -m coterie_lab.bench reorganization OUT.json        one reorganisation of a million words
+python -m coterie_lab.bench reorganization OUT.json        one reorganization of a million words
 python -m coterie_lab.bench beforehand OUT.json DATA       clusters made before training, for a prepared text
 python -m coterie_lab.bench training-step OUT.json DATA    a whole update of the language model, head against head
 python -m coterie_lab.bench explorer OUT.json              the report's page with 100,000 words, in a browser

@@ -1,6 +1,6 @@
-"""How long clusters take: made before training, or moved by one reorganisation of a million words in a thousand.
+"""How long clusters take: made before training, or moved by one reorganization of a million words in a thousand.
 
-In the reorganisation every word has been seen and nothing is where it belongs, the most there can be to do.
+In the reorganization every word has been seen and nothing is where it belongs, the most there can be to do.
 """
 
 import resource
@@ -35,7 +35,7 @@ def beforehand(data: str) -> dict[str, Any]:
 
 
 def reorganization(words: int = WORDS, clusters: int = CLUSTERS) -> dict[str, Any]:
-    """Time and memory of one reorganisation."""
+    """Time and memory of one reorganization."""
     torch.manual_seed(0)
     begun = time.perf_counter()
     head = SelfOrganizedSoftmax(WIDTH, words, zipf_counts(words)[torch.randperm(words)], n_clusters=clusters)

@@ -1,6 +1,6 @@
 """The report's page with 100,000 words, in a real browser.
 
-Invented words in 320 clusters after 30 reorganisations; how soon the page paints, has its map, is ready with its
+Invented words in 320 clusters after 30 reorganizations; how soon the page paints, has its map, is ready with its
 charts, finds words and opens a cluster with its past. Times are milliseconds, each the worst of some repetitions.
 """
 

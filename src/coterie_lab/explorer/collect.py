@@ -15,7 +15,7 @@ from coterie_lab.training.run import Run, read_json
 
 @dataclass(frozen=True)
 class Curves:
-    """Against updates: on the development text, and at each reorganisation; a head without clusters has less."""
+    """Against updates: on the development text, and at each reorganization; a head without clusters has less."""
 
     evaluated: list[int] = field(default_factory=list)
     perplexity: list[float] = field(default_factory=list)

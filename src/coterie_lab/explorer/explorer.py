@@ -101,7 +101,7 @@ def history(moves: list[Move]) -> dict[str, Any] | None:
     start, *later = thinned(moves, MOST_MOVES)
     return {
         "start": {"step": start.step, "clusters": start.clusters.tolist()},
-        "every": (len(moves) - 1) / len(later),  # reorganisations that one entry stands for
+        "every": (len(moves) - 1) / len(later),  # reorganizations that one entry stands for
         "moves": [
             # Gaps between the words' numbers: they pack better than the numbers.
             {
@@ -115,7 +115,7 @@ def history(moves: list[Move]) -> dict[str, Any] | None:
 
 
 def thinned(moves: list[Move], most: int) -> list[Move]:
-    """At most so many words moved in all (or a single entry): neighbouring reorganisations become one, as often as
+    """At most so many words moved in all (or a single entry): neighbouring reorganizations become one, as often as
     it takes. The first entry, which seats all words, stays."""
     while len(moves) > 2 and sum(move.words.size for move in moves[1:]) > most:
         kept, merged = [moves[0]], None

@@ -134,7 +134,7 @@ class SharedHead:
             head._remember = self._remember  # type: ignore[method-assign]
 
     def step(self) -> Reorganization | None:
-        """`head.step()`; after a reorganisation the processes compare their clusters."""
+        """`head.step()`; after a reorganization the processes compare their clusters."""
         moved = self.head.step()
         if moved is not None and self.world.size > 1:
             check_same(self.head.partition.cluster_of, self.world)

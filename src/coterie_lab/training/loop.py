@@ -194,7 +194,7 @@ class Trainer:
     def _reorganized(self, record: dict[str, Any]) -> None:
         self.reorganizations.write(record)
         self.moves.reorganized(record["step"])
-        self.board.write("reorganisation", record)
+        self.board.write("reorganization", record)
 
     def _diverged(self, loss: float) -> ValueError:
         return ValueError(

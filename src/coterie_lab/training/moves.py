@@ -1,4 +1,4 @@
-"""Who moved when: the clusters of all words at the start of a run, and what each reorganisation changed.
+"""Who moved when: the clusters of all words at the start of a run, and what each reorganization changed.
 
 A line of JSON for each, so that the file is cut back to a checkpoint like the run's other journals. At first nearly all
 words move: their numbers and clusters are packed, about two bytes a move.
@@ -25,7 +25,7 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Move:
-    """What one reorganisation changed: words, ascending, and where they went; the first of a run seats all words."""
+    """What one reorganization changed: words, ascending, and where they went; the first of a run seats all words."""
 
     step: int
     words: Numbers  # (M,)
@@ -33,7 +33,7 @@ class Move:
 
 
 class History:
-    """Follows a partition from one reorganisation to the next."""
+    """Follows a partition from one reorganization to the next."""
 
     def __init__(self, cluster_of: Tensor) -> None:
         """`cluster_of` (V,), as it is now."""
@@ -62,7 +62,7 @@ class MovesJournal(Journal):
                 self.write(_packed(self.history.moves[0]))
 
     def reorganized(self, step: int) -> None:
-        """Adds what the reorganisation at this update has changed."""
+        """Adds what the reorganization at this update has changed."""
         if self.head is not None:
             self.write(_packed(self.history.add(step, self.head.partition.cluster_of)))
             self.history.moves.clear()  # they are in the file

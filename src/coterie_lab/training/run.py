@@ -21,7 +21,7 @@ class Run:
         self.config = path / "config.json"
         self.environments = path / "environment.jsonl"  # a line each time the run was started
         self.log = path / "log.jsonl"
-        self.reorganizations = path / "reorganisations.jsonl"
+        self.reorganizations = path / "reorganizations.jsonl"
         self.moves = path / "moves.jsonl"  # who moved at each of them, packed
         self.checkpoint = path / "checkpoint.pt"  # to go on from
         self.best = path / "model.pt"  # the model that is kept, to use

@@ -67,7 +67,7 @@ class Task:
         """Updates, in place, what the next batch starts from; called after the backward pass."""
 
     def updated(self) -> dict[str, Any] | None:
-        """Lets the head count an update; what it reorganised, if it did."""
+        """Lets the head count an update; what it reorganized, if it did."""
         moved = self.shared_head.step() if self.shared_head else None
         return None if moved is None else asdict(moved)
 

@@ -188,7 +188,7 @@ def test_a_search_is_asked_for_in_every_way():
     assert search.markdown(rows).count("\n") == 1 + len(rows)
 
 
-def test_a_reorganisation_is_timed():
+def test_a_reorganization_is_timed():
     found = clusters.reorganization(words=2000, clusters=20)
     assert found["reorganizing_seconds"] > 0
     assert found["moved"]["share_of_words"] > 0.5

@@ -211,7 +211,7 @@ def test_what_is_made_beforehand_is_part_of_the_time(done):
         assert found["seconds"] == [built["seconds"] + seconds for seconds in looks]
 
 
-def test_a_text_has_its_own_way_to_reorganise():
+def test_a_text_has_its_own_way_to_reorganize():
     often = {
         name: experiment.settings_of(VARIANTS["self-organized"]).head_options["reorganize_every"]
         for name, experiment in EXPERIMENTS.items()

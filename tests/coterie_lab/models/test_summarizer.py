@@ -261,7 +261,7 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     settings = language_settings("titles", hidden=16, embedding=16, sequences=4, length=10, epochs=2, device="cpu",
                                  head_options={"reorganize_every": 5})  # fmt: skip
     written = cluster(pairs, tmp_path / "titles", settings, "titles")
-    moved = read_journal(tmp_path / "titles/reorganisations.jsonl")
+    moved = read_journal(tmp_path / "titles/reorganizations.jsonl")
     assert [record["step"] for record in moved][:2] == [5, 10]
     partition = load(tmp_path / "titles", pairs)
     assert partition.cluster_of.tolist() == load(written, pairs).cluster_of.tolist()
@@ -271,7 +271,7 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     assert trained.model.head.reorganize_every is None
     going_on = small(epochs=1, head_options={"reorganize_every": 3})
     train(pairs, tmp_path / "on", going_on, partition)
-    assert read_journal(tmp_path / "on/reorganisations.jsonl")[0]["step"] == 3
+    assert read_journal(tmp_path / "on/reorganizations.jsonl")[0]["step"] == 3
     on = Trained.open(tmp_path / "on", "cpu").model.head
     assert on.partition.cluster_of.tolist() != partition.cluster_of.tolist()
     other = random_partition(pairs.counts, partition.n_clusters, partition.capacity, 10_000)

@@ -1,4 +1,4 @@
-"""Two processes: the same losses as one, one memory at each reorganisation, and no going on in disagreement."""
+"""Two processes: the same losses as one, one memory at each reorganization, and no going on in disagreement."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == len(two) > 30
     assert two == pytest.approx(one, rel=1e-4)
-    first, second = (read_journal(tmp_path / name / "reorganisations.jsonl") for name in ("one", "two"))
+    first, second = (read_journal(tmp_path / name / "reorganizations.jsonl") for name in ("one", "two"))
     assert len(first) > 3
     assert second == first
 
@@ -123,7 +123,7 @@ def _refused(world, data, folder):
     with pytest.raises(ValueError, match="is there and is not a run"):
         train(Corpus.open(data), folder / "taken", small(), world=world)
     usual = Journal.write
-    for name in ("log", "reorganisations"):
+    for name in ("log", "reorganizations"):
         if world.main:
             Journal.write = _none_for(name, usual)
         with pytest.raises((OSError, ValueError), match="No space left"):

@@ -1,4 +1,4 @@
-"""Who moved when: what a run notes of its reorganisations is true, small, and the same when it was interrupted."""
+"""Who moved when: what a run notes of its reorganizations is true, small, and the same when it was interrupted."""
 
 import os
 import signal

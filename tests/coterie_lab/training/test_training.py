@@ -142,7 +142,7 @@ def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
 def test_words_settle_for_the_rest_of_the_run(corpus, tmp_path):
     settings = small(epochs=2, settle=0.5, head_options={"reorganize_every": 2})
     progress = train(corpus, tmp_path / "run", settings)
-    moved = [record["step"] for record in read_journal(tmp_path / "run/reorganisations.jsonl")]
+    moved = [record["step"] for record in read_journal(tmp_path / "run/reorganizations.jsonl")]
     assert moved == list(range(2, progress.step // 2 + 1, 2))
 
 

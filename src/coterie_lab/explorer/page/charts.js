@@ -80,7 +80,7 @@ async function drawCharts() {
   above.yaxis.formatter = new Bokeh.NumeralTickFormatter({ format: "0,0" });
   if (draw(above, PERPLEXITIES, "evaluated", colours, "0,0.0")) parts.push([above, PERPLEXITIES, "evaluated"]);
   const linked = parts.length ? { x_range: above.x_range } : {};
-  const below = figureOf("What moved at each reorganisation", { height: 250, y_range: [-0.02, 1.02], ...linked });
+  const below = figureOf("What moved at each reorganization", { height: 250, y_range: [-0.02, 1.02], ...linked });
   below.yaxis.formatter = new Bokeh.NumeralTickFormatter({ format: "0%" });
   if (draw(below, SHARES, "reorganized", colours, "0.0%")) parts.push([below, SHARES, "reorganized"]);
   shown?.remove();

@@ -1,7 +1,7 @@
 // The explorer: search, the map, and beside it the cluster or the word that was chosen.
 
 const FIRST = 48; // words of a cluster before one asks for all
-const EVENTS = 6; // reorganisations of a cluster before one asks for all
+const EVENTS = 6; // reorganizations of a cluster before one asks for all
 
 const explorable = summary.runs.map((_, run) => run).filter((run) => document.getElementById(`explorer-${run}`));
 let model = null, moves = null, map = null;
@@ -135,7 +135,7 @@ function clusterPast(number) {
     el("p", { class: "when" }, `update ${whole.format(event.step)}`),
     ["came", "left"].filter((way) => event[way].length).map((way) => el("div", { class: way },
       el("span", { class: "way" }, `${whole.format(event[way].length)} ${way}`), some(frequent(event[way]), 8, chip, chips))));
-  return [title, bars, el("p", { class: "facts" }, "each bar a reorganisation: up, words that came; down, words that left"), ...some(events, EVENTS, one, () => el("ol", { class: "events" }))];
+  return [title, bars, el("p", { class: "facts" }, "each bar a reorganization: up, words that came; down, words that left"), ...some(events, EVENTS, one, () => el("ol", { class: "events" }))];
 }
 
 // -- a word ------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ function fillRestless() {
   $("#restless").hidden = !moves;
   if (!moves) return;
   const every = moves.every > 1 ? ` (each stands for ${moves.every.toFixed(1)} on average)` : "";
-  $("#restless-lead").textContent = `In ${plural(moves.steps.length - 1, "reorganisation")}${every} every word could move. Of words with the same record, frequent ones come first.`;
+  $("#restless-lead").textContent = `In ${plural(moves.steps.length - 1, "reorganization")}${every} every word could move. Of words with the same record, frequent ones come first.`;
   const restless = model.byCount.slice().sort((a, b) => moves.moved[b] - moves.moved[a]).slice(0, 20);
   const settled = model.byCount.slice().sort((a, b) => moves.last[a] - moves.last[b]).slice(0, 20);
   const rowOf = (word, told) => [chip(word), told, clusterLink(model.clusterOf[word])];

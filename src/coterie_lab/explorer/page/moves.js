@@ -6,7 +6,7 @@ class Moves {
     this.steps = [held.start.step, ...held.moves.map((move) => move.step)];
     this.every = held.every;
     this.start = held.start.clusters;
-    this.when = new Uint32Array(size); // which reorganisation, from 1
+    this.when = new Uint32Array(size); // which reorganization, from 1
     this.word = new Uint32Array(size);
     this.from = new Uint32Array(size);
     this.to = new Uint32Array(size);
@@ -29,7 +29,7 @@ class Moves {
     });
   }
 
-  // For each reorganisation that touched a cluster, latest first: who came and who left.
+  // For each reorganization that touched a cluster, latest first: who came and who left.
   ofCluster(number) {
     const found = new Map();
     for (let n = 0; n < this.when.length; n++) {

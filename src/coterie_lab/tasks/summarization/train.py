@@ -66,7 +66,7 @@ def train(
 ) -> Progress:
     """Trains a summarizer into the folder `out`.
 
-    `partition`: the clusters the head starts from, which stay fixed unless it is told to reorganise them.
+    `partition`: the clusters the head starts from, which stay fixed unless it is told to reorganize them.
     """
     task = partial(SummaryTask, pairs, partition=partition)
     return start.train(task, data(pairs, partition), out, settings, **how)
