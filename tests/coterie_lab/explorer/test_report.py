@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_the_page_holds_what_the_run_wrote(run):
     assert summary["curves"]["perplexity"] == [record["perplexity"] for record in looks]
     assert summary["facts"]["perplexity"] == json.loads((run / "result.json").read_text())["best"]["perplexity"]
     assert summary["settings"] == json.loads((run / "config.json").read_text())["settings"]
-    assert summary["environment"]["versions"]["torch"] == torch.__version__
+    assert summary["environment"]["versions"]["torch"] == version("torch")
 
     trained = Trained.open(run, "cpu")
     model = held(page, "explorer-0")
