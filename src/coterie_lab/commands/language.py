@@ -97,11 +97,10 @@ def generate(
     device: OnDevice = "auto",
 ) -> None:
     """Continue a prompt, word by word."""
-    from coterie_lab.tasks.language.generate import generate as write
     from coterie_lab.tasks.language.trained import Trained
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
-    words = write(trained, prompt, length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    words = trained.generate(prompt, length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     for number, word in enumerate(words):
         if number == 0 and prompt.strip():
             typer.echo(prompt.strip(), nl=False)
@@ -117,11 +116,10 @@ def score(run: RunFolder, device: OnDevice = "auto", as_json: AsJson = False) ->
     Prints log P, the words scored and the unknown words, with tabs between.
     """
     from coterie_lab.data.reading import standard_input
-    from coterie_lab.tasks.language.score import score as rate
     from coterie_lab.tasks.language.trained import Trained
 
     trained = Trained.open(run, device)  # type: ignore[arg-type]
-    for found in rate(trained, standard_input()):
+    for found in trained.score(standard_input()):
         if as_json:
             typer.echo(json.dumps(asdict(found)))
         else:

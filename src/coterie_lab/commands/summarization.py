@@ -107,7 +107,6 @@ def generate(
 ) -> None:
     """Write a title for each line."""
     from coterie_lab.data.reading import lines, standard_input
-    from coterie_lab.tasks.summarization.generate import summarize as write
     from coterie_lab.tasks.summarization.trained import Trained
 
     decoding = Decoding(end=not duc, **given)
@@ -115,7 +114,7 @@ def generate(
     sentences: Iterator[str] = lines(text) if text is not None else standard_input()
     # One line at a time when somebody waits for the answer.
     for few in ([line] for line in sentences) if interactive else (sentences,):
-        for title in write(trained, few, decoding):
+        for title in trained.summarize(few, decoding):
             typer.echo(title)
             sys.stdout.flush()
 

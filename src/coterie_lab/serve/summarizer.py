@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 from coterie_lab.models.beam import Step, search
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole
 from coterie_lab.serve.worker import Worker
-from coterie_lab.tasks.summarization.generate import write_down
 from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training.settings import Device
@@ -83,7 +82,7 @@ class Writer:
         titles = []
         for one in found:
             path = paths[(*one.words, self.trained.model.eos) if one.ended else tuple(one.words)]
-            written = write_down(self.trained, sentence, one, replace_unknown=False)
+            written = self.trained.write_down(sentence, one, replace_unknown=False)
             titles.append(Title(text=written, log_prob=one.log_prob, ended=one.ended, path=path))
         read = [Read(word=word, known=word in self.trained.id_of) for word in sentence]
         return Summary(read=read, unread=len(every) - len(sentence), titles=titles, steps=steps)

@@ -12,8 +12,6 @@ import torch
 from coterie_lab.data.corpus import Corpus, prepare
 from coterie_lab.data.reading import standard_input
 from coterie_lab.tasks.language.evaluate import evaluate
-from coterie_lab.tasks.language.generate import generate
-from coterie_lab.tasks.language.score import score
 from coterie_lab.tasks.language.settings import from_preset
 from coterie_lab.tasks.language.trained import Trained
 from tests.command_line import SMALL, coterie
@@ -75,7 +73,7 @@ def test_generate_writes_known_words_and_repeats_itself_with_a_seed(corpus, run,
         again = coterie("lm", "generate", folder, "--prompt", word, "--length", "12", "--seed", "3", *options)
         assert again.stdout == done.stdout
     trained = Trained.open(run, "cpu")
-    greedy = [list(generate(trained, word, 8, temperature=0, seed=seed)) for seed in (1, 2)]
+    greedy = [list(trained.generate(word, 8, temperature=0, seed=seed)) for seed in (1, 2)]
     assert greedy[0] == greedy[1]
 
 
@@ -88,8 +86,8 @@ def test_a_prompt_goes_on_where_it_ends(tmp_path):
     assert trained.tokens(f"{one} {two}") == [one, two]
     assert trained.tokens(f"{one}\n{two}\n") == [one, "<eos>", two, "<eos>"]
     with pytest.raises(ValueError, match="no word of the prompt 'zebra'"):
-        next(generate(trained, "zebra", 1))
-    scores = list(score(trained, [f"{one} {two}", f"{one} {two}\n"]))
+        next(trained.generate("zebra", 1))
+    scores = list(trained.score([f"{one} {two}", f"{one} {two}\n"]))
     assert scores[0] == scores[1]
     assert scores[0].words == 2  # the line's end is one
 
@@ -132,7 +130,7 @@ def test_unknown_is_never_written(run):
         trained.model.head.bias[0] = 50.0  # inside its cluster, always <unk>
         trained.model.head.cluster_bias[int(trained.model.head.partition.cluster_of[0])] = 50.0
     for temperature in (0.0, 1.0):
-        assert "<unk>" not in list(generate(trained, "", 3, temperature=temperature, seed=0))
+        assert "<unk>" not in list(trained.generate("", 3, temperature=temperature, seed=0))
 
 
 def test_score_adds_up(corpus, run):
@@ -148,7 +146,7 @@ def test_score_adds_up(corpus, run):
         for word, after in pairwise(ids):
             hidden, state = trained.model.hidden(word.reshape(1, 1), state)
             total += float(trained.model.head.log_prob(hidden)[0, 0, after])
-    assert next(iter(score(trained, [line]))).log_prob == pytest.approx(total, rel=1e-5)
+    assert next(iter(trained.score([line]))).log_prob == pytest.approx(total, rel=1e-5)
     assert float(rows[0][0]) == pytest.approx(total, abs=1e-3)
 
 

@@ -15,7 +15,6 @@ from coterie_lab.scoring import rouge
 from coterie_lab.scoring.bootstrap import difference
 from coterie_lab.tasks.language.trained import Trained as TrainedLanguageModel
 from coterie_lab.tasks.summarization.clusters import load
-from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import USUAL, Decoding
 from coterie_lab.tasks.summarization.train import SummaryTask
 from coterie_lab.tasks.summarization.trained import Trained
@@ -73,7 +72,7 @@ def test_generate_writes_a_title_for_each_line(folder):
     lines = [article for article, _ in news(5, seed=7)]
     (folder / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     trained = Trained.open(folder / "run", "cpu")
-    expected = list(summarize(trained, lines, Decoding()))
+    expected = list(trained.summarize(lines, Decoding()))
     piped = coterie("summarize", "generate", folder / "run", stdin="".join(f"{line}\n" for line in lines))
     assert piped.stdout.splitlines() == expected
     for options in (("--interactive",), ("--batch", "2")):

@@ -12,12 +12,9 @@ from coterie_lab.data.batches import Batches, edges
 from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.data.streams import IGNORED
 from coterie_lab.models.summarizer import Writing
-from coterie_lab.tasks.summarization.build import build
 from coterie_lab.tasks.summarization.clusters import cluster, load
-from coterie_lab.tasks.summarization.evaluate import evaluate
-from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import PRESETS, Decoding, from_preset, language_settings
-from coterie_lab.tasks.summarization.train import SummaryTask, data, train
+from coterie_lab.tasks.summarization.train import SummaryTask, build, data, evaluate, train
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training import checkpoint
 from coterie_lab.training.distributed import World
@@ -237,7 +234,7 @@ def test_it_memorises_fifty_pairs(tmp_path, preset, head, input_feeding):
     trained = Trained.open(tmp_path / "run", "cpu")
     held_out = set(memory.text("valid", "title") + memory.text("test", "title"))
     known = [(article, title) for article, title in given if title not in held_out]
-    written = list(summarize(trained, [article for article, _ in known], Decoding(batch=7)))
+    written = list(trained.summarize([article for article, _ in known], Decoding(batch=7)))
     right = sum(mine == title for mine, (_, title) in zip(written, known, strict=True))
     assert right >= 0.95 * len(known), right
 
@@ -344,7 +341,7 @@ def test_unknown_words_are_replaced_by_what_was_looked_at(pairs, tmp_path):
         head.cluster_bias[int(head.partition.cluster_of[0])] = 60.0
     sentence = "The xylograph of quux sold zyzzyva ."
     plain, replaced = (
-        next(iter(summarize(trained, [sentence], Decoding(longest=4, replace_unknown=replace)))).split()
+        next(iter(trained.summarize([sentence], Decoding(longest=4, replace_unknown=replace)))).split()
         for replace in (False, True)
     )
     assert plain == ["<unk>"] * 4
@@ -357,6 +354,6 @@ def test_lines_keep_their_order_and_empty_ones_their_place(pairs, tmp_path):
     trained = Trained.open(tmp_path / "run", "cpu")
     lines = [article for article, _ in news(9, seed=5)]
     lines[3] = "  "
-    together = list(summarize(trained, lines, Decoding(batch=4)))
-    assert together == [title for line in lines for title in summarize(trained, [line], Decoding())]
+    together = list(trained.summarize(lines, Decoding(batch=4)))
+    assert together == [title for line in lines for title in trained.summarize([line], Decoding())]
     assert together[3] == ""

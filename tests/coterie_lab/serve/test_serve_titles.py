@@ -12,7 +12,6 @@ from coterie_lab.models.beam import search
 from coterie_lab.serve import summarizer
 from coterie_lab.serve.app import application
 from coterie_lab.serve.summarizer import WORDS, Writer
-from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
@@ -50,7 +49,7 @@ def test_its_titles_are_those_of_the_search(run, ask, text, beam):
     assert [one["ended"] for one in told["titles"]] == [one.ended for one in expected]
     texts = [" ".join(trained.words[word] for word in one.words) for one in expected]
     assert [one["text"] for one in told["titles"]] == texts
-    assert texts[0] == next(summarize(trained, [text], Decoding(beam=beam)))
+    assert texts[0] == next(trained.summarize([text], Decoding(beam=beam)))
     assert told["read"] == [{"word": word, "known": word in trained.id_of} for word in text.split()]
     assert told["unread"] == 0
 

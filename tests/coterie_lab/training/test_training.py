@@ -13,9 +13,8 @@ import torch
 
 from coterie.clustering.prior import log_frequency
 from coterie_lab.data.streams import IGNORED, Streams, whole
-from coterie_lab.tasks.language.build import build, groups
 from coterie_lab.tasks.language.settings import PRESETS, Settings, from_preset
-from coterie_lab.tasks.language.train import LanguageTask, train
+from coterie_lab.tasks.language.train import LanguageTask, build, groups, train
 from coterie_lab.training import checkpoint, optimizers
 from coterie_lab.training import graph as graph_module
 from coterie_lab.training.distributed import World

@@ -21,7 +21,6 @@ from coterie_lab.experiments.summarization.speed import Speed, measure
 from coterie_lab.experiments.summarization.variants import VARIANTS, Variant
 from coterie_lab.scoring.references import Duc
 from coterie_lab.tasks.summarization import clusters
-from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import Decoding, language_settings
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
@@ -118,7 +117,7 @@ def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) 
             trained = Trained.open(path, device)
             if name == TITLES:
                 trained = trained.of_tokens()
-            titles = summarize(trained, sentences, Decoding(end=end, batch=plan.batch))
+            titles = trained.summarize(sentences, Decoding(end=end, batch=plan.batch))
             write_whole(path / name, "".join(f"{title}\n" for title in titles))
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.heads.registry import Head
 from coterie_lab.models.beam import TopK
-from coterie_lab.tasks.summarization.generate import summarize
 from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
 
@@ -51,7 +50,7 @@ def measure(name: str, path: Path, lines: Sequence[str], batch: int) -> Speed:
     for _ in range(ROUNDS):
         for way, topk in ways.items():
             begun = time.perf_counter()
-            titles[way] = list(summarize(trained, lines, decoding, topk))
+            titles[way] = list(trained.summarize(lines, decoding, topk))
             seconds[way] = min(seconds.get(way, math.inf), time.perf_counter() - begun)
     equal = None
     if "pruned" in titles:

@@ -1,6 +1,6 @@
 """Training a summarizer on pairs.
 
-Shapes: B pairs, S words of a sentence, L words of a title.
+Shapes: V words, B pairs, S words of a sentence, L words of a title.
 """
 
 import hashlib
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clustering.partition import Partition
+from coterie.metrics import perplexity
 from coterie_lab.data.batches import Batches
 from coterie_lab.data.corpus import digest
 from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.pairs import Pairs
 from coterie_lab.heads import Material
 from coterie_lab.models.summarizer import Summarizer
-from coterie_lab.tasks.summarization.build import build
-from coterie_lab.tasks.summarization.evaluate import evaluate
+from coterie_lab.models.word_model import assemble
 from coterie_lab.tasks.summarization.settings import Settings
 from coterie_lab.training import start
 from coterie_lab.training.distributed import World
@@ -29,6 +29,57 @@ from coterie_lab.training.task import Task
 
 KIND = "summarizer"
 PARTITION = "partition.json"  # in the run's folder: the clusters it was given
+CLUSTERED = ("self-organized", "self-organized-paper")  # heads that take clusters
+
+
+def build(
+    settings: Settings, counts: Tensor, eos: int, partition: Partition | None = None, material: Material | None = None
+) -> Summarizer:
+    """The model, on the CPU; `counts` (V,).
+
+    `partition`: the clusters of the head, which stay fixed unless its options say `reorganize_every`.
+    `material`: what else the head may need.
+    """
+    n_words, options = counts.numel(), dict(settings.head_options)
+    if partition is not None:
+        _check_partition(settings.head, partition, n_words)
+        options = {"reorganize_every": None, **options, "partition": partition}
+
+    def around(head: nn.Module) -> Summarizer:
+        return Summarizer(
+            n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,
+            settings.dropout, settings.input_feeding,
+        )  # fmt: skip
+
+    return assemble(settings, counts, material, options, around)
+
+
+def _check_partition(head: str, partition: Partition, n_words: int) -> None:
+    """Refuses clusters of another vocabulary, or a head that takes none."""
+    if partition.n_words != n_words:
+        raise ValueError(
+            f"the clusters are of {partition.n_words:,} words and the pairs have {n_words:,}: learn them from these "
+            "pairs (`coterie summarize cluster`)"
+        )
+    if head not in CLUSTERED:
+        raise ValueError(
+            f"the head {head!r} takes no clusters: leave out --partition, or use --head {' or '.join(CLUSTERED)}"
+        )
+
+
+def evaluate(model: Summarizer, batches: Batches) -> dict[str, float]:
+    """Over every word of the titles, their ends among them: loss and perplexity, and of the clusters if it has some."""
+    device = model.embedding.weight.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    words = 0
+    with model.evaluating() as factors:
+        for batch in batches.in_order():
+            words += int((batch.title >= 0).sum())  # still on the CPU
+            batch = batch.to(device)
+            hidden = model.hidden(*batch.parts())
+            total += model.head(hidden, batch.title).output.double().sum()  # 0 where there is no word
+    loss = -float(total) / words
+    return {"loss": loss, "perplexity": perplexity(loss), **factors}
 
 
 class SummaryTask(Task):
