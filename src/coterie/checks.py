@@ -1,10 +1,10 @@
-"""What a layer may be built with and asked: every wrong number is named, with what to do about it.
+"""What a layer may be built with, given, asked and loaded from: what is wrong is named, with what to do about it.
 
-Shapes: V words.
+Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -64,25 +64,46 @@ def check_clusters(n_clusters: int, n_classes: int) -> int:
 
 
 def check_whole(name: str, number: Any, may_lack: bool = False) -> None:
-    """Raises for what is no whole number."""
+    """Raises unless `number` is an integer, or None where it may lack."""
     if not (number is None and may_lack) and (not isinstance(number, Integral) or isinstance(number, bool)):
         raise ValueError(f"{name} must be a whole number{', or None' if may_lack else ''}; got {number!r}")
 
 
 def check_k(k: int, n_classes: int, name: str = "k") -> None:
-    """Raises for a number of classes that there are not."""
+    """Raises unless there are k classes."""
     if not 1 <= k <= n_classes:
         raise ValueError(f"{name} must be from 1 to n_classes = {n_classes}; got {k}")
 
 
 def check_draw(n_classes: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raises for what cannot be drawn from."""
+    """Raises unless a class can be drawn with these options."""
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be zero or more, and finite; got {temperature}")
     if top_k is not None:
         check_k(top_k, n_classes, "top_k")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1; got {top_p}")
+
+
+def check_hidden(hidden: Tensor, weight: Tensor) -> None:
+    """Raises unless hidden vectors (..., D) fit the word vectors (V, D)."""
+    width = weight.shape[1]
+    if hidden.ndim == 0 or hidden.shape[-1] != width:
+        raise ValueError(f"hidden must be (..., {width}) wide; got shape {tuple(hidden.shape)}")
+    if hidden.dtype != weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
+        raise TypeError(
+            f"hidden is {hidden.dtype}, the layer {weight.dtype}: convert one of them, or use torch.autocast"
+        )
+
+
+def check_target(hidden: Tensor, target: Tensor) -> Tensor:
+    """The targets (...) as int64; raises unless they are class numbers, one for each of the hidden vectors (..., D)."""
+    if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
+        raise ValueError(
+            f"target must be class numbers in hidden's leading shape {tuple(hidden.shape[:-1])}; "
+            f"got {tuple(target.shape)} of {target.dtype}"
+        )
+    return target.to(torch.int64)
 
 
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
@@ -141,3 +162,32 @@ def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
     """
     may_close = (n_clusters * capacity - n_classes) // max(capacity - 1, 1)
     return max(PAPER_BUDGET, 1 / (may_close + 0.5))
+
+
+def why_unfit(
+    state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], capacity: int, statistic: str | None
+) -> str | None:
+    """Why a state dict cannot be of a layer of `shape` (V, C, D), `capacity` S and `statistic`, or None if it can."""
+    if statistic is not None and prefix + "statistic.total" in state and f"{prefix}statistic.{statistic}" not in state:
+        return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build it with the other one"
+    weight, clusters = state.get(prefix + "weight"), state.get(prefix + "cluster_weight")
+    if weight is not None and clusters is not None:
+        given = (weight.shape[0], clusters.shape[0], weight.shape[1])
+        if given != shape:
+            return (
+                "the checkpoint holds {} classes in {} clusters, width {}; the layer was built for {} classes in {} "
+                "clusters, width {}: build it with the checkpoint's numbers"
+            ).format(*given, *shape)
+    cluster_of = state.get(prefix + "partition.cluster_of")
+    if cluster_of is None or cluster_of.shape != shape[:1]:
+        return None
+    low, high = int(cluster_of.min()), int(cluster_of.max())
+    if low < 0 or high >= shape[1]:
+        return f"the checkpoint seats words in clusters {low} to {high}; there are {shape[1]}, from 0: it is damaged"
+    fullest = int(torch.bincount(cluster_of).max())
+    if fullest > capacity:
+        return (
+            f"the checkpoint holds a cluster of {fullest} words; this layer has places for {capacity}: raise gamma, or "
+            "build it with that checkpoint's partition"
+        )
+    return None

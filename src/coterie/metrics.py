@@ -1,13 +1,18 @@
-"""What the layer says of itself: perplexities as it goes, and what a reorganisation moved.
+"""What the layer says of itself: perplexities, what a reorganisation moved, and bad input, without making a GPU wait.
+
+On a CPU a look at the data costs nothing, and bad input is refused at once. On a GPU a look would stop the host until
+the device has caught up. So the device counts what is wrong, treats a bad target like an ignored one (nothing is
+learned from it), and sends the tally to the host behind the other work; the next call that finds it there raises.
 
 Shapes: T tokens.
 """
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.buffers import ExactBuffers
 
@@ -67,18 +72,78 @@ def perplexity(loss: float) -> float:
 
 def summarize(
     log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log P of a batch's targets (T,), its mean loss (), and whether its numbers are finite (); adds the batch to
-    measures and tally.
+) -> tuple[Tensor, Tensor]:
+    """log P of a batch's targets (T,) and its mean loss (); adds the batch to measures and tally.
 
     `log_cluster`, `log_word` (T,), 0 for tokens left out; `n_used` () tokens are not; `sums` (3,) as in `Meter`,
-    `tally` (4,) as in `Faults`.
-    A hidden vector that is not finite makes its log-probabilities so: looking at these is enough.
+    `tally` (4,) as in `Tally`. A hidden vector that is not finite makes the loss so: looking at that is enough.
     """
     cluster, word = log_cluster.sum(), log_word.sum()
+    # A batch with nothing to predict has loss 0, not 0/0.
+    loss = -(cluster + word) / n_used.clamp(min=1)
     with torch.no_grad():
-        sound = torch.isfinite(cluster + word)
+        sound = torch.isfinite(loss)
         sums += torch.where(sound, torch.stack((cluster, word, n_used)), 0.0)
         tally[2:] += torch.stack((~sound, torch.ones_like(sound)))
-    # A batch with nothing to predict has loss 0, not 0/0.
-    return log_cluster + log_word, -(cluster + word) / n_used.clamp(min=1), sound
+    return log_cluster + log_word, loss
+
+
+class Tally(nn.Module):
+    """Counts bad input, and batches, where the input is."""
+
+    counts: Tensor  # (4,) targets out of range, one of them; batches that are not finite, batches since step()
+
+    def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.n_classes, self.ignore_index = n_classes, ignore_index
+        self.register_buffer("counts", torch.zeros(4, dtype=torch.int64, device=device), persistent=False)
+        self._arrived: Tensor | None = None  # the counts on their way to the host, in pinned memory
+        self._sent: torch.cuda.Event | None = None
+
+    def stepped(self) -> None:
+        """Begins to count batches anew."""
+        self.counts[3:].zero_()  # an assignment would wait for the device
+
+    def unstepped(self) -> int:
+        """Batches since the last step(); waits for the device."""
+        return int(self.counts[3])
+
+    def look(self) -> None:
+        """Raises or warns of what the host knows by now; a call that must not wait does not."""
+        if torch.compiler.is_compiling():
+            return
+        if not self.counts.is_cuda:
+            return self._say(self.counts)
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if self._arrived is None or self._sent is None:
+            self._arrived, self._sent = torch.zeros(4, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+        elif self._sent.query():
+            self._say(self._arrived)
+        else:
+            return None
+        self._arrived.copy_(self.counts, non_blocking=True)
+        self._sent.record()
+        return None
+
+    def _say(self, counts: Tensor) -> None:
+        bad, example, skipped, _ = counts.tolist()
+        if bad or skipped:
+            self.counts[:3] = 0
+            counts[:3] = 0
+        if skipped:
+            warnings.warn(
+                f"{skipped} batch(es) left out of the statistic: the hidden vectors held NaN or infinity. The clusters "
+                "are unharmed; look for the cause in the model (learning rate, loss scale, data)",
+                UserWarning,
+                stacklevel=4,
+            )
+        if bad:
+            raise IndexError(
+                f"{bad} target(s) out of range, such as {example}; classes are 0 to {self.n_classes - 1}, and "
+                f"{self.ignore_index} is ignored"
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        # Pinned memory and events stay behind when the module is copied or pickled.
+        return {**self.__dict__, "_arrived": None, "_sent": None}

@@ -5,27 +5,32 @@ Shapes: T tokens, D width, V words (classes), C clusters, S most words in a clus
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from coterie import memory, recorded
-from coterie.checkpoint import why_unfit
-from coterie.checks import check_counts, check_options, cluster_capacity, default_budget, default_clusters
+from coterie import inference
+from coterie.checks import (
+    check_counts,
+    check_hidden,
+    check_options,
+    check_target,
+    cluster_capacity,
+    default_budget,
+    default_clusters,
+    why_unfit,
+)
 from coterie.clustering.assignment import BLOCK_SCORES, assign
 from coterie.clustering.partition import Partition, random_partition
 from coterie.clustering.prior import Prior, log_frequency
 from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
-from coterie.faults import Faults, check_target
-from coterie.inference import Answers
-from coterie.kernels.streams import beside
-from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Ways, choose, in_backward
+from coterie.cpu import in_large_pages
+from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Books, choose, in_backward
 from coterie.loss.grouping import Grouping
-from coterie.loss.levels import split
-from coterie.metrics import Measures, Meter, Reorganization
-from coterie.projection import ACTIVATIONS, plain
+from coterie.loss.levels import ACTIVATIONS, Vectors, cluster_vectors
+from coterie.metrics import Measures, Meter, Reorganization, Tally
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -37,7 +42,7 @@ class HeadOutput(NamedTuple):
     loss: Tensor
 
 
-class SelfOrganizedSoftmax(Answers):
+class SelfOrganizedSoftmax(nn.Module):
     """Exact P(w|h) = P(c|h) · P(w|c, h) over V classes at a cost of O(√V), for training and for search.
 
     Call `step()` after every `optimizer.step()`: each `reorganize_every` updates it moves words to the clusters that
@@ -128,11 +133,11 @@ class SelfOrganizedSoftmax(Answers):
         self.register_buffer("counts", counted.to(device))
 
         kwargs: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.projection = nn.Linear(in_features, 2 * in_features, bias=False, **kwargs) if projection else None
+        self.projection = nn.Parameter(torch.empty(2 * in_features, in_features, **kwargs)) if projection else None
         self.cluster_weight = nn.Parameter(torch.empty(self.n_clusters, in_features, **kwargs))
         self.cluster_bias = nn.Parameter(torch.empty(self.n_clusters, **kwargs)) if bias else None
         self.prior = Prior(self.n_clusters, device) if bias else None
-        self.weight = nn.Parameter(memory.in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
+        self.weight = nn.Parameter(in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
         self.reset_parameters()
 
@@ -143,7 +148,7 @@ class SelfOrganizedSoftmax(Answers):
             else:
                 self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
         self.meter = Meter(device)
-        self.faults = Faults(n_classes, ignore_index, device)
+        self.tally = Tally(n_classes, ignore_index, device)
         self.updates = 0
         self._reminded = False
 
@@ -179,67 +184,74 @@ class SelfOrganizedSoftmax(Answers):
             if self.activation is None:
                 # Two identities: the layer starts as one without projections, and trains better for it.
                 with torch.no_grad():
-                    self.projection.weight.copy_(torch.eye(self.in_features).repeat(2, 1))
+                    self.projection.copy_(torch.eye(self.in_features).repeat(2, 1))
             else:
-                self.projection.reset_parameters()
+                nn.init.uniform_(self.projection, -bound, bound)  # as nn.Linear does
 
     # -- training -----------------------------------------------------------------------------------------------
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the loss. `hidden` (..., D), `target` (...).
 
-        Inside of a backward nothing is counted or remembered: a batch computed there is one computed again. On a GPU
-        steps of a shape that comes again and again are soon replayed as CUDA graphs (`recorded.py`).
+        On a CPU with gradients enabled, the forward also computes the gradients that the mean loss will ask for.
+        Inside a backward, as with activation checkpointing, a batch is neither counted nor remembered a second time.
         """
-        self._check_hidden(hidden)
+        check_hidden(hidden, self.weight)
         target = check_target(hidden, target)
-        usual = hidden.is_cuda and not torch.compiler.is_compiling() and plain(self.projection)
-        if self.training and usual and choose(self.backend, hidden).recordable:
-            return HeadOutput(*recorded.step(self, *self._recorded(), self._step, hidden, target))
-        return HeadOutput(*self._step(hidden, target))
-
-    def _step(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """log P(target) (...) and the loss, of hidden vectors (..., D) and targets (...) that were checked."""
         shape = target.shape
-        target = target.reshape(-1)  # (T,)
-        ways = choose(self.backend, hidden)
-        with beside(hidden) as join:
-            word, grouping = ways.prepare(self.faults, target, self.partition)  # (T,), -1: left out
-        if not (self.training and hidden.is_cuda):
-            self.faults.look()  # step() does it else: even asking without waiting takes the host time
+        training = self.training
         hidden = hidden.reshape(-1, self.in_features)  # (T, D)
-        seen, word_hidden, cluster_weight = self._levels(hidden)
-        join()
-        log_p = ways.two_level(
-            seen, word_hidden, cluster_weight, self._cluster_shift(), self.weight, self.bias, word, self.partition,
-            grouping,
-        )  # fmt: skip
-        n_used = grouping.starts[-1]
-        sums, tally = self.meter.row(), self.faults.tally
-        if again := in_backward():  # as `torch.utils.checkpoint` does
+        ways = choose(self.backend, hidden)
+        sums, tally = self.meter.row(), self.tally.counts
+        if again := in_backward():
             sums, tally = sums.clone(), tally.clone()
-        output, loss, sound = ways.summarize(log_p.cluster, log_p.word, n_used, sums, tally)
-        if self.training and self.statistic is not None and not again:
-            own = hidden if self.activation is None else split(seen, None, self.in_features)[0]
-            self._remember(self.statistic, ways, own, word, grouping, sound)
-        output = output.reshape(shape)
+        # While training on a GPU, step() looks: even asking without waiting takes the host time.
+        look = None if training and hidden.is_cuda else self.tally.look
+        books = Books(sums, tally, self.ignore_index, look)
+        batch = ways.compute(hidden, self.vectors(), target.reshape(-1), self.partition, books)
+        if training and self.statistic is not None and not again:
+            seen = hidden if self.activation is None else batch.cluster_hidden
+            self.remember(seen.detach(), batch.word, batch.grouping, batch.loss.detach())
+        output, loss = batch.output.reshape(shape), batch.loss
         if not self.label_smoothing and self.reduction == "mean":
-            return output, loss
+            return HeadOutput(output, loss)
         per_token = -output
         if self.label_smoothing:
-            even = (log_p.mean_cluster + log_p.mean_word).reshape(shape)
+            even = batch.even.reshape(shape)
             per_token = -(1 - self.label_smoothing) * output - self.label_smoothing * even
-            loss = per_token.sum() / n_used.clamp(min=1)
+            loss = per_token.sum() / batch.grouping.starts[-1].clamp(min=1)
         if self.reduction != "mean":
             loss = per_token if self.reduction == "none" else per_token.sum()
-        return output, loss
+        return HeadOutput(output, loss)
+
+    def vectors(self) -> Vectors:
+        """What the layer has learned, as the functions of `coterie.loss` and `coterie.inference` take it."""
+        prior = None if self.prior is None else self.prior.shift
+        return Vectors(
+            self.projection, self.activation, self.cluster_weight, self.cluster_bias, prior, self.weight, self.bias
+        )
+
+    @torch.no_grad()
+    def remember(self, seen: Tensor, word: Tensor, grouping: Grouping, loss: Tensor) -> None:
+        """Tells the statistic of a batch: `seen` (T, D) of h by the cluster level, targets `word` (T,), -1: left out.
+
+        A batch whose `loss` () is not finite is left out whole.
+        """
+        assert self.statistic is not None
+        sample = self.statistic.sample(seen, lambda: cluster_vectors(self.vectors()))
+        if self.counting:
+            counted = (word >= 0) & torch.isfinite(loss)
+            self.counts.index_add_(0, word.clamp(min=0), counted.to(torch.int64))
+        choose(self.backend, seen).remember(self.statistic, sample, word, grouping, self.counts, loss)
+        if not word.is_cuda:
+            self._remind()
 
     def step(self) -> Reorganization | None:
         """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after
         `optimizer.step()`."""
         self.updates += 1
-        self.faults.look()
-        self.faults.stepped()
+        self.tally.look()
+        self.tally.stepped()
         settled = self.reorganize_until is not None and self.updates > self.reorganize_until
         if settled or self.reorganize_every is None or self.updates % self.reorganize_every:
             return None
@@ -258,8 +270,8 @@ class SelfOrganizedSoftmax(Answers):
         before = self.partition.cluster_of
         with torch.autocast(before.device.type, enabled=False):  # scores are not to be rounded
             cluster_of = assign(
-                self._scores(self.statistic), self.counts, self.n_clusters, self.capacity,
-                self._budget(self.counts), settled=torch.where(seen, -1, before),
+                self.scores(), self.counts, self.n_clusters, self.capacity, self._budget(self.counts),
+                settled=torch.where(seen, -1, before),
             )  # fmt: skip
         moved = cluster_of != before
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
@@ -270,38 +282,11 @@ class SelfOrganizedSoftmax(Answers):
         self.partition.assign_(cluster_of)
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
 
-    def measures(self, reset: bool = True) -> Measures:
-        """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
-        return self.meter.read(reset)
-
-    # -- inside -------------------------------------------------------------------------------------------------
-
-    def _recorded(self) -> tuple[Hashable, recorded.Reads]:
-        """What a recording of a step depends on, beside memory and shapes, and what it reads."""
-        smoothing = None if self.statistic is None else self.statistic.smoothing
-        settings = (self.reduction, self.label_smoothing, self.activation, self.faults.ignore_index, self.counting)
-        projection = self.projection
-        maps = () if projection is None else (projection.weight, projection.bias)
-        seats = self.partition.cluster_of, self.partition.words, self.partition.offsets
-        own = self.weight, self.bias, self.cluster_weight, self.cluster_bias
-        return (*settings, smoothing), recorded.Reads((*own, *maps), seats)
-
-    @torch.no_grad()
-    def _remember(
-        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
-    ) -> None:
-        """Tells the statistic of a batch: `hidden` (T, D), `word` (T,), `sound` ()."""
-        sample = statistic.sample(hidden.detach(), self._cluster_vectors)
-        if self.counting:
-            self.counts.index_add_(0, word.clamp(min=0), ((word >= 0) & sound).to(torch.int64))
-        ways.remember(statistic, sample, word, grouping, self.counts, sound)
-        if not word.is_cuda:
-            self._remind()
-
-    def _scores(self, statistic: Statistic) -> Callable[[Tensor], Tensor]:
-        """words (B,) → how well each cluster suits them (B, C)."""
-
-        vectors, biases = self._cluster_vectors()
+    def scores(self) -> Callable[[Tensor], Tensor]:
+        """words (B,) → how well each cluster suits them (B, C), by what is remembered of them."""
+        if self.statistic is None:
+            raise RuntimeError("this layer remembers nothing of its words: it was built with reorganize_every=None")
+        statistic, (vectors, biases) = self.statistic, cluster_vectors(self.vectors())
 
         def logits(words: Tensor) -> Tensor:
             return statistic.logits(words, vectors, biases)
@@ -314,6 +299,56 @@ class SelfOrganizedSoftmax(Answers):
         log_share = log_cluster_share(logits, seen, self.counts, BLOCK_SCORES // self.n_clusters)  # (C,)
         return lambda words: logits(words).sub_(log_share)
 
+    def measures(self, reset: bool = True) -> Measures:
+        """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
+        return self.meter.read(reset)
+
+    # -- questions ----------------------------------------------------------------------------------------------
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """log P(w|h) of every class: (..., D) → (..., V)."""
+        return inference.log_prob(self.vectors(), self.partition, hidden)
+
+    def cluster_log_prob(self, hidden: Tensor) -> Tensor:
+        """log P(c|h) of every cluster, -inf for an empty one: (..., D) → (..., C)."""
+        return inference.cluster_log_prob(self.vectors(), self.partition, hidden)
+
+    def member_log_prob(self, hidden: Tensor, cluster: int) -> Tensor:
+        """log P(w|c, h) of the words of one cluster, in the order of `partition.members`: (..., D) → (..., S)."""
+        return inference.member_log_prob(self.vectors(), self.partition, hidden, cluster)
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most probable class: (..., D) → (...)."""
+        return self.topk(hidden, 1)[1].squeeze(-1)
+
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable classes, best first: (..., D) → log P and classes, both (..., k).
+
+        Exactly `log_prob(hidden).topk(k)`; words that cannot be among the k best are not computed.
+        """
+        return inference.topk(self.vectors(), self.partition, hidden, k)
+
+    def extend(self, hidden: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The k best extensions of B hypotheses by a word, best first: a step of a beam search.
+
+        `hidden` (..., B, D), `score` (..., B): log P of each hypothesis, -inf: there is none → log P of hypothesis and
+        word, the hypothesis and the word, each (..., k).
+        """
+        return inference.extend(self.vectors(), self.partition, hidden, score, k)
+
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
+        return inference.sample(self.vectors(), self.partition, hidden, temperature, top_k, top_p, generator)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
     def _budget(self, counts: Tensor) -> int:
         """The frequency budget in occurrences."""
         # No cluster ever reaches twice of everything: a larger budget means the same.
@@ -323,7 +358,7 @@ class SelfOrganizedSoftmax(Answers):
         """Warns once if the layer has been trained long without step(); waits for the device."""
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
-        forwards = self.faults.unstepped()
+        forwards = self.tally.unstepped()
         if forwards >= max(2 * self.reorganize_every, 1000):
             self._reminded = True
             warnings.warn(
@@ -351,27 +386,17 @@ class SelfOrganizedSoftmax(Answers):
         destination[prefix + "updates"] = torch.tensor(self.updates)
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        metadata: Any,
-        strict: bool,
-        missing: Any,
-        extra: Any,
-        errors: Any,
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, *others: Any
     ) -> None:
         # Refused here, before anything of this layer is overwritten.
         shape = (self.n_classes, self.n_clusters, self.in_features)
         kind = None if self.statistic is None else self.statistic.NAME
         if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
             raise RuntimeError(reason)
-        if self.prior is not None and (learned := state_dict.get(prefix + "cluster_bias")) is not None:
-            # One of before there was a prior means what it meant.
-            state_dict.setdefault(prefix + "prior.shift", torch.zeros(self.n_clusters, device=learned.device))
         updates = state_dict.get(prefix + "updates")
         if updates is not None:
             self.updates = int(updates)
         elif strict:
             missing.append(prefix + "updates")
         rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
-        super()._load_from_state_dict(rest, prefix, metadata, strict, missing, extra, errors)
+        super()._load_from_state_dict(rest, prefix, metadata, strict, missing, *others)

@@ -172,9 +172,9 @@ def test_a_checkpoint_of_another_statistic_is_refused_even_if_it_has_the_same_sh
 def test_step_begins_to_count_batches_anew():
     head = make(reorganize_every=1000)
     head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
-    assert head.faults.unstepped() == 1
+    assert head.tally.unstepped() == 1
     head.step()
-    assert head.faults.unstepped() == 0
+    assert head.tally.unstepped() == 0
 
 
 def test_a_budget_without_end_is_no_budget():

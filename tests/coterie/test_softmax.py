@@ -81,7 +81,7 @@ def test_a_batch_computed_again_in_the_backward_is_counted_once(reentrant):
     torch.testing.assert_close(hidden.grad, grad)
     torch.testing.assert_close(again.state_dict(), plain.state_dict())  # counts and statistic too
     assert again.measures() == plain.measures()
-    assert again.faults.unstepped() == 1
+    assert again.tally.unstepped() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -297,16 +297,14 @@ def test_as_in_paper():
 
 def test_a_layer_starts_as_documented():
     head = SelfOrganizedSoftmax(WIDTH, 53)
-    assert torch.equal(head.projection.weight, torch.eye(WIDTH).repeat(2, 1))
+    assert torch.equal(head.projection, torch.eye(WIDTH).repeat(2, 1))
     bound = WIDTH**-0.5
     assert not head.bias.any()  # nothing is counted yet
     assert not head.prior.shift.any()
     for parameter in (head.weight, head.cluster_weight, head.cluster_bias):
         assert parameter.abs().max() <= bound
         assert parameter.std() > bound / 4
-    assert not torch.equal(
-        SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection.weight[:WIDTH], torch.eye(WIDTH)
-    )
+    assert not torch.equal(SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection[:WIDTH], torch.eye(WIDTH))
 
 
 def test_second_derivatives_are_refused_not_wrong():

@@ -14,7 +14,7 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
     if head.projection is None:
         h_c = h_w = hidden
     else:
-        w_c, w_w = head.projection.weight[: head.in_features], head.projection.weight[head.in_features :]
+        w_c, w_w = head.projection[: head.in_features], head.projection[head.in_features :]
         h_c, h_w = hidden @ w_c.T, hidden @ w_w.T
         if head.activation == "relu":
             h_c, h_w = h_c.clamp(min=0), h_w.clamp(min=0)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.clustering.assignment import BLOCK_SCORES
+from coterie.loss.levels import cluster_vectors
 from coterie.softmax import SelfOrganizedSoftmax
 
 
@@ -36,7 +37,7 @@ def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
     found = words.new_full((words.numel(), n), -1)
     if statistic is None or n_found == 0:
         return found
-    scores = head._scores(statistic)
+    scores = head.scores()
     block = max(1, BLOCK_SCORES // head.n_clusters)
     for start in range(0, words.numel(), block):
         part = words[start : start + block]
@@ -57,7 +58,7 @@ def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
     counts = counts.to(head.weight.device).double()
     if head.statistic is None:
         return counts
-    clusters = head._cluster_vectors()
+    clusters = cluster_vectors(head.vectors())
     words = torch.arange(head.n_classes, device=counts.device)
     expected = torch.zeros_like(counts)
     for part in words.split(max(1, BLOCK_SCORES // head.n_clusters)):

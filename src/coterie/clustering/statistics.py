@@ -62,11 +62,11 @@ class Statistic(ExactBuffers):
         return -torch.expm1(n * torch.log1p(-inverse))
 
     @torch.no_grad()
-    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, sound: Tensor) -> None:
+    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
         """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
 
-        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). `sound` (): if false, the batch
-        is left out whole. Shapes are static and nothing waits for the device.
+        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). If the batch's
+        `loss` () is not finite, it is left out whole. Shapes are static and nothing waits for the device.
         """
         sample = sample.to(torch.float32)
         order, place, _ = grouping
@@ -79,7 +79,7 @@ class Statistic(ExactBuffers):
         n = torch.zeros_like(sample[:, 0]).index_add_(0, run_of, torch.ones_like(sample[:, 0]))  # (T,) by run
         mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
         at = torch.zeros_like(target).scatter_(0, run, target[order].clamp(min=0))  # (T,) each run's word
-        taken = torch.zeros_like(used).scatter_(0, run, used) & sound  # (T,) by run
+        taken = torch.zeros_like(used).scatter_(0, run, used) & torch.isfinite(loss)  # (T,) by run
         share = self.share(counts[at], n)  # (T,) what the batch's mean counts for
         # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
         change = share[:, None] * (mean - self.total[at])

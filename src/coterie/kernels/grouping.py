@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.clustering.partition import Partition
-from coterie.faults import Faults
 from coterie.kernels.operator import Operator
 from coterie.kernels.sizes import n_tiles
 from coterie.loss.grouping import Grouping
@@ -24,9 +23,9 @@ BLOCK = 256
 
 
 @torch.no_grad()
-def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
+def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> tuple[Tensor, Grouping]:
     """As `coterie.loss.grouping.prepare`, to the last bit."""
-    word, place = _usable(faults.tally, target, partition.position, faults.ignore_index)
+    word, place = _usable(tally, target, partition.position, ignore_index)
     return word, Grouping(*rank(place, partition.offsets))
 
 
@@ -47,8 +46,9 @@ def _check_targets(tally: Tensor, target: Tensor, position: Tensor, ignore_index
     if n_tokens:
         with torch.cuda.device_of(target):
             _check[(n_tiles(n_tokens, BLOCK),)](
-                target, position, word, place, tally, ignore_index, n_tokens, position.shape[0], BLOCK=BLOCK
-            )
+                target, position, word, place, tally, n_tokens,
+                IGNORE=ignore_index, N_WORDS=position.shape[0], BLOCK=BLOCK,
+            )  # fmt: skip
     return word, place
 
 
@@ -67,7 +67,8 @@ def _rank_tokens(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor
     programs = n_tiles(n_tokens, QUERIES) + n_tiles(starts.numel(), QUERIES)
     with torch.cuda.device_of(place):
         _rank[(programs,)](
-            place, offsets, order, ordered, starts, n_tokens, starts.numel(), QUERIES=QUERIES, KEYS=KEYS
+            place, offsets, order, ordered, starts, n_tokens,
+            N_STARTS=starts.numel(), QUERIES=QUERIES, KEYS=KEYS,
         )  # fmt: skip
     return order, ordered, starts
 
@@ -82,15 +83,17 @@ _group = Operator("group", _rank_tokens, _rank_tokens_fake)
 
 
 @triton.jit
-def _check(target, position, word, place, tally, ignore_index, n_tokens, n_words, BLOCK: tl.constexpr):
+def _check(
+    target, position, word, place, tally, n_tokens, IGNORE: tl.constexpr, N_WORDS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = token < n_tokens
     given = tl.load(target + token, mask=inside, other=0)
-    ignored = given == ignore_index
-    usable = (given >= 0) & (given < n_words) & ~ignored
+    ignored = given == IGNORE
+    usable = (given >= 0) & (given < N_WORDS) & ~ignored
     tl.store(word + token, tl.where(usable, given, -1), mask=inside)
     # V for those left out: no place is above it.
-    tl.store(place + token, tl.load(position + given, mask=inside & usable, other=n_words), mask=inside)
+    tl.store(place + token, tl.load(position + given, mask=inside & usable, other=N_WORDS), mask=inside)
     bad = inside & ~usable & ~ignored
     n_bad = tl.sum(bad.to(tl.int64), 0)
     if n_bad > 0:
@@ -100,7 +103,8 @@ def _check(target, position, word, place, tally, ignore_index, n_tokens, n_words
 
 @triton.jit
 def _rank(
-    place, offsets, order, ordered, starts, n_tokens, n_starts, QUERIES: tl.constexpr, KEYS: tl.constexpr
+    place, offsets, order, ordered, starts, n_tokens,
+    N_STARTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The first programs place QUERIES tokens each, the others find where QUERIES clusters start."""
     program = tl.program_id(0)
@@ -129,10 +133,10 @@ def _rank(
         tl.store(ordered + rank, key, mask=token < n_tokens)
     else:
         cluster = (program - token_programs) * QUERIES + tl.arange(0, QUERIES)
-        bound = tl.load(offsets + cluster, mask=cluster < n_starts, other=0).to(tl.int32)
+        bound = tl.load(offsets + cluster, mask=cluster < N_STARTS, other=0).to(tl.int32)
         counts = tl.zeros((QUERIES, KEYS), tl.int32)
         for first in range(0, n_tokens, KEYS):
             at = first + tl.arange(0, KEYS)
             other = tl.load(place + at, mask=at < n_tokens, other=2**31 - 1)
             counts += (other[None, :] < bound[:, None]).to(tl.int32)
-        tl.store(starts + cluster, tl.sum(counts, 1), mask=cluster < n_starts)
+        tl.store(starts + cluster, tl.sum(counts, 1), mask=cluster < N_STARTS)

@@ -52,17 +52,19 @@ def padded(capacity: int) -> int:
 
 def logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor,
-    out: Tensor,
+    out: Tensor, totals: Tensor,
 ) -> None:  # fmt: skip
     """h_w · U^V + b of the words of each token's cluster, tokens in order.
 
     `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32: of a row only the cluster's words, and
-    whatever fills up their last tile, are written; of tokens left out nothing.
+    whatever fills up their last tile, are written; of tokens left out nothing. The last number of `totals` is set to
+    zero, for the next kernel to count with.
     """
     width = weight.shape[1]
     _logits[_slots(order, starts, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
-        hidden, hidden.stride(0), weight, weight.stride(0), bias, order, starts, words, offsets, out, out.stride(0),
-        order.shape[0], starts.shape[0] - 1, D=width, **_constants(LOGITS, width), BLOCK_C=_block_clusters(starts),
+        hidden, weight, bias, order, starts, words, offsets, out, totals, order.shape[0],
+        HIDDEN_STRIDE=hidden.stride(0), WEIGHT_STRIDE=weight.stride(0), OUT_STRIDE=out.stride(0), D=width,
+        **_constants(LOGITS, width), **_clusters(starts),
     )  # fmt: skip
 
 
@@ -77,9 +79,9 @@ def grad_hidden(
     width = weight.shape[1]
     constants = _constants(GRAD_HIDDEN, width)
     _grad_hidden[_slots(order, starts, GRAD_HIDDEN), n_tiles(width, constants["BLOCK_D"])](
-        grad_logits, grad_logits.stride(0), weight, weight.stride(0), order, starts, words, offsets,
-        out, out.stride(0), order.shape[0], starts.shape[0] - 1,
-        D=width, ADD=add, **constants, BLOCK_C=_block_clusters(starts),
+        grad_logits, weight, order, starts, words, offsets, out, order.shape[0],
+        GRAD_STRIDE=grad_logits.stride(0), WEIGHT_STRIDE=weight.stride(0), OUT_STRIDE=out.stride(0), D=width, ADD=add,
+        **constants, **_clusters(starts),
     )  # fmt: skip
 
 
@@ -98,10 +100,11 @@ def grad_weight(
     word_tiles = n_tiles(grad_logits.shape[1], GRAD_WEIGHT.words)
     sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_clusters, SUM_CLUSTERS)
     _grad_weight[(sum_tiles + CROWDED + n_clusters * word_tiles,)](
-        grad_logits, grad_logits.stride(0), hidden, hidden.stride(0), grad_cluster_logits, order, starts, words,
-        offsets, out, out.stride(0), out_bias, out_cluster_bias,
-        order.shape[0], n_clusters, word_tiles, n_tiles(width, constants["BLOCK_D"]), sum_tiles,
-        D=width, CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, BLOCK_C=_block_clusters(starts), **constants,
+        grad_logits, hidden, grad_cluster_logits, order, starts, words, offsets, out, out_bias, out_cluster_bias,
+        order.shape[0],
+        GRAD_STRIDE=grad_logits.stride(0), HIDDEN_STRIDE=hidden.stride(0), OUT_STRIDE=out.stride(0), D=width,
+        WORD_TILES=word_tiles, COLUMN_TILES=n_tiles(width, constants["BLOCK_D"]), SUM_TILES=sum_tiles,
+        CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants, **_clusters(starts),
     )  # fmt: skip
 
 
@@ -110,8 +113,8 @@ def _slots(order: Tensor, starts: Tensor, tiles: Tiles) -> int:
     return order.shape[0] // tiles.tokens + starts.shape[0]
 
 
-def _block_clusters(starts: Tensor) -> int:
-    return min(BLOCK_CLUSTERS, power_of_two(starts.shape[0]))
+def _clusters(starts: Tensor) -> dict[str, int]:
+    return {"N_CLUSTERS": starts.shape[0] - 1, "BLOCK_C": min(BLOCK_CLUSTERS, power_of_two(starts.shape[0]))}
 
 
 def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
@@ -124,29 +127,32 @@ def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
 
 
 @triton.jit
-def _find_tile(starts, n_tokens, n_clusters, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
+def _find_tile(starts, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
     """This program's cluster (C: the tokens left out), its first token and the end of the cluster's tokens."""
     slot = tl.program_id(0)
     begun = 0
-    for first in range(0, n_clusters + 1, BLOCK_C):
+    for first in range(0, N_CLUSTERS + 1, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
-        start = tl.load(starts + c, mask=c <= n_clusters, other=0).to(tl.int32)
-        begun += tl.sum(((c <= n_clusters) & (start // BLOCK_T + c <= slot)).to(tl.int32), 0)
+        start = tl.load(starts + c, mask=c <= N_CLUSTERS, other=0).to(tl.int32)
+        begun += tl.sum(((c <= N_CLUSTERS) & (start // BLOCK_T + c <= slot)).to(tl.int32), 0)
     cluster = begun - 1
     start = tl.load(starts + cluster).to(tl.int32)
-    end = tl.load(starts + cluster + 1, mask=cluster < n_clusters, other=n_tokens).to(tl.int32)
+    end = tl.load(starts + cluster + 1, mask=cluster < N_CLUSTERS, other=n_tokens).to(tl.int32)
     return cluster, start + (slot - start // BLOCK_T - cluster) * BLOCK_T, end
 
 
 @triton.jit
 def _logits(
-    hidden, hidden_stride, weight, weight_stride, bias, order, starts, words, offsets, out, out_stride,
-    n_tokens, n_clusters,
-    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_C: tl.constexpr,
+    hidden, weight, bias, order, starts, words, offsets, out, totals, n_tokens,
+    HIDDEN_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """One program per slot of tokens and tile of words."""
-    cluster, first_token, end = _find_tile(starts, n_tokens, n_clusters, BLOCK_T, BLOCK_C)
-    if (cluster == n_clusters) | (first_token >= end):
+    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+        tl.store(totals + 4 * n_tokens, 0.0)
+    cluster, first_token, end = _find_tile(starts, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
+    if (cluster == N_CLUSTERS) | (first_token >= end):
         return
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
@@ -157,8 +163,8 @@ def _logits(
     j = first_word + tl.arange(0, BLOCK_W)
     token = tl.load(order + i, mask=i < end, other=0)
     word = tl.load(words + offset + j, mask=j < size, other=0)
-    hidden_rows = hidden + token[:, None] * hidden_stride
-    weight_rows = weight + word[:, None] * weight_stride
+    hidden_rows = hidden + token[:, None] * HIDDEN_STRIDE
+    weight_rows = weight + word[:, None] * WEIGHT_STRIDE
     acc = tl.zeros((BLOCK_W, BLOCK_T), tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)[None, :]
@@ -167,29 +173,29 @@ def _logits(
         acc = tl.dot(w, tl.trans(h), acc, input_precision="ieee")
     if bias is not None:
         acc += tl.load(bias + word, mask=j < size, other=0.0).to(tl.float32)[:, None]
-    tl.store(out + i.to(tl.int64)[None, :] * out_stride + j[:, None], acc, mask=(i < end)[None, :])
+    tl.store(out + i.to(tl.int64)[None, :] * OUT_STRIDE + j[:, None], acc, mask=(i < end)[None, :])
 
 
 @triton.jit
 def _grad_hidden(
-    grad_logits, grad_stride, weight, weight_stride, order, starts, words, offsets, out, out_stride,
-    n_tokens, n_clusters,
-    D: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_C: tl.constexpr,
+    grad_logits, weight, order, starts, words, offsets, out, n_tokens,
+    GRAD_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    ADD: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """One program per slot of tokens and tile of columns; it walks the cluster's words."""
-    cluster, first_token, end = _find_tile(starts, n_tokens, n_clusters, BLOCK_T, BLOCK_C)
+    cluster, first_token, end = _find_tile(starts, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
     if first_token >= end:
         return
     # Past the last cluster are the tokens left out: no words, hence zeros.
-    inside = cluster < n_clusters
+    inside = cluster < N_CLUSTERS
     offset = tl.load(offsets + cluster)
     size = tl.load(offsets + cluster + 1, mask=inside, other=0) - offset
     size = tl.where(inside, size, 0).to(tl.int32)
     i = first_token + tl.arange(0, BLOCK_T)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     token = tl.load(order + i, mask=i < end, other=0)
-    grad_rows = grad_logits + i.to(tl.int64)[:, None] * grad_stride
+    grad_rows = grad_logits + i.to(tl.int64)[:, None] * GRAD_STRIDE
     acc = tl.zeros((BLOCK_D, BLOCK_T), tl.float32)
     for first in range(0, size, BLOCK_W):
         j = first + tl.arange(0, BLOCK_W)
@@ -197,10 +203,10 @@ def _grad_hidden(
         g = tl.load(grad_rows + j[None, :], mask=(i < end)[:, None], other=0.0)
         # Rows beyond the cluster are masked, not only multiplied by zero: a weight that is not finite stays at home.
         w = tl.load(
-            weight + word[:, None] * weight_stride + d[None, :], mask=(j < size)[:, None] & (d < D)[None, :], other=0.0
+            weight + word[:, None] * WEIGHT_STRIDE + d[None, :], mask=(j < size)[:, None] & (d < D)[None, :], other=0.0
         ).to(g.dtype)
         acc = tl.dot(tl.trans(w), tl.trans(g), acc, input_precision="ieee")
-    at = out + token[None, :] * out_stride + d[:, None]
+    at = out + token[None, :] * OUT_STRIDE + d[:, None]
     mask = (i < end)[None, :] & (d < D)[:, None]
     if ADD:
         acc += tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -209,64 +215,66 @@ def _grad_hidden(
 
 @triton.jit
 def _grad_weight(
-    grad_logits, grad_stride, hidden, hidden_stride, grad_cluster_logits, order, starts, words, offsets,
-    out, out_stride, out_bias, out_cluster_bias, n_tokens, n_clusters, word_tiles, column_tiles, sum_tiles,
-    D: tl.constexpr, CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr, BLOCK_C: tl.constexpr,
+    grad_logits, hidden, grad_cluster_logits, order, starts, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
+    GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    WORD_TILES: tl.constexpr, COLUMN_TILES: tl.constexpr, SUM_TILES: tl.constexpr,
+    CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """First those that take longest: programs that sum all tokens for the cluster bias; then some that share the
     clusters with many tokens, a tile of words and of columns at a time; then one per tile of words of the others."""
     program = tl.program_id(0)
     if out_cluster_bias is not None:
-        if program < sum_tiles:
-            _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, n_clusters, SUM_T, SUM_C)
+        if program < SUM_TILES:
+            _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, N_CLUSTERS, SUM_T, SUM_C)
             return
-        program -= sum_tiles
+        program -= SUM_TILES
     if program < CROWDED:
-        tiles = word_tiles * (column_tiles + 1)
-        for first in range(0, n_clusters, BLOCK_C):
+        tiles = WORD_TILES * (COLUMN_TILES + 1)
+        for first in range(0, N_CLUSTERS, BLOCK_C):
             c = first + tl.arange(0, BLOCK_C)
-            begin = tl.load(starts + c, mask=c < n_clusters, other=0)
-            many = tl.load(starts + c + 1, mask=c < n_clusters, other=0) - begin > BLOCK_T
+            begin = tl.load(starts + c, mask=c < N_CLUSTERS, other=0)
+            many = tl.load(starts + c + 1, mask=c < N_CLUSTERS, other=0) - begin > BLOCK_T
             up_to = tl.cumsum(many.to(tl.int32), 0)
             for item in range(program, tl.max(up_to, 0) * tiles, CROWDED):
                 # The clusters before the one with that number of crowded ones before it.
                 cluster = first + tl.sum((up_to <= item // tiles).to(tl.int32), 0)
                 tile = item % tiles
                 _crowded_tile(
-                    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets,
-                    out, out_stride, out_bias, cluster, tile // (column_tiles + 1) * BLOCK_W,
-                    tile % (column_tiles + 1), column_tiles, D, BLOCK_T, BLOCK_W, BLOCK_D,
+                    grad_logits, hidden, order, starts, words, offsets, out, out_bias, cluster,
+                    tile // (COLUMN_TILES + 1) * BLOCK_W, tile % (COLUMN_TILES + 1),
+                    GRAD_STRIDE, HIDDEN_STRIDE, OUT_STRIDE, D, COLUMN_TILES, BLOCK_T, BLOCK_W, BLOCK_D,
                 )  # fmt: skip
         return
     program -= CROWDED
-    cluster = program // word_tiles
-    j = (program % word_tiles) * BLOCK_W + tl.arange(0, BLOCK_W)
+    cluster = program // WORD_TILES
+    j = (program % WORD_TILES) * BLOCK_W + tl.arange(0, BLOCK_W)
     start = tl.load(starts + cluster).to(tl.int32)
     end = tl.load(starts + cluster + 1).to(tl.int32)
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
-    if (end - start > BLOCK_T) | ((program % word_tiles) * BLOCK_W >= size):
+    if (end - start > BLOCK_T) | ((program % WORD_TILES) * BLOCK_W >= size):
         return
     i = start + tl.arange(0, BLOCK_T)
     word = tl.load(words + offset + j, mask=j < size, other=0)
     token = tl.load(order + i, mask=i < end, other=0)
-    at = grad_logits + i.to(tl.int64)[:, None] * grad_stride + j[None, :]
+    at = grad_logits + i.to(tl.int64)[:, None] * GRAD_STRIDE + j[None, :]
     g = tl.trans(tl.load(at, mask=(i < end)[:, None], other=0.0))
     if out_bias is not None:
         tl.store(out_bias + word, tl.sum(g.to(tl.float32), 1), mask=j < size)
     for column in range(0, D, BLOCK_D):
         d = (column + tl.arange(0, BLOCK_D))[None, :]
-        h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+        h = tl.load(hidden + token[:, None] * HIDDEN_STRIDE + d, mask=(i < end)[:, None] & (d < D), other=0.0)
         acc = tl.dot(g, h, input_precision="ieee")
-        tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
+        tl.store(out + word[:, None] * OUT_STRIDE + d, acc, mask=(j < size)[:, None] & (d < D))
 
 
 @triton.jit
 def _crowded_tile(
-    grad_logits, grad_stride, hidden, hidden_stride, order, starts, words, offsets, out, out_stride, out_bias,
-    cluster, first_word, column_tile, column_tiles,
-    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    grad_logits, hidden, order, starts, words, offsets, out, out_bias, cluster, first_word, column_tile,
+    GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    COLUMN_TILES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A tile of words and a tile of columns, the one after the last being the bias; it walks the cluster's tokens."""
     offset = tl.load(offsets + cluster)
@@ -277,22 +285,22 @@ def _crowded_tile(
     grad_columns = grad_logits + j[None, :]
     if first_word < size:
         word = tl.load(words + offset + j, mask=j < size, other=0)
-        if column_tile < column_tiles:
+        if column_tile < COLUMN_TILES:
             d = (column_tile * BLOCK_D + tl.arange(0, BLOCK_D))[None, :]
             acc = tl.zeros((BLOCK_W, BLOCK_D), tl.float32)
             for first in range(start, end, BLOCK_T):
                 i = first + tl.arange(0, BLOCK_T)
                 token = tl.load(order + i, mask=i < end, other=0)
-                g = tl.load(grad_columns + i.to(tl.int64)[:, None] * grad_stride, mask=(i < end)[:, None], other=0.0)
-                h = tl.load(hidden + token[:, None] * hidden_stride + d, mask=(i < end)[:, None] & (d < D), other=0.0)
+                g = tl.load(grad_columns + i.to(tl.int64)[:, None] * GRAD_STRIDE, mask=(i < end)[:, None], other=0.0)
+                h = tl.load(hidden + token[:, None] * HIDDEN_STRIDE + d, mask=(i < end)[:, None] & (d < D), other=0.0)
                 acc = tl.dot(tl.trans(g), h, acc, input_precision="ieee")
-            tl.store(out + word[:, None] * out_stride + d, acc, mask=(j < size)[:, None] & (d < D))
+            tl.store(out + word[:, None] * OUT_STRIDE + d, acc, mask=(j < size)[:, None] & (d < D))
         else:
             if out_bias is not None:
                 sums = tl.zeros((BLOCK_T, BLOCK_W), tl.float32)
                 for first in range(start, end, BLOCK_T):
                     i = (first + tl.arange(0, BLOCK_T))[:, None]
-                    sums += tl.load(grad_columns + i.to(tl.int64) * grad_stride, mask=i < end, other=0.0).to(tl.float32)
+                    sums += tl.load(grad_columns + i.to(tl.int64) * GRAD_STRIDE, mask=i < end, other=0.0).to(tl.float32)
                 tl.store(out_bias + word, tl.sum(sums, 0), mask=j < size)
 
 

@@ -1,4 +1,4 @@
-"""Both levels' softmax, and its gradient, a few tokens a program.
+"""Both levels' softmax with what the batch comes to, and its gradient, a few tokens a program.
 
 Shapes: T tokens, C clusters, S most words in a cluster.
 """
@@ -14,44 +14,50 @@ from coterie.kernels.sizes import n_tiles, power_of_two
 ROWS = 2  # tokens one program has
 BLOCK = 256  # logits of each that are in registers at a time
 NUM_WARPS = 2
+SUMMED = 1024  # tokens added up at a time
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # a maximum's start: finite, for -inf minus -inf is not a number
 
 
 def forward(
-    cluster_logits: Tensor, logits: Tensor, order: Tensor, place: Tensor, target: Tensor, cluster_of: Tensor,
-    offsets: Tensor, log_cluster: Tensor, log_word: Tensor, mean_cluster: Tensor, mean_word: Tensor,
-    log_totals: Tensor,
+    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, order: Tensor,
+    place: Tensor, starts: Tensor, target: Tensor, cluster_of: Tensor, offsets: Tensor,
+    output: Tensor, even: Tensor, loss: Tensor, saved: Tensor, sums: Tensor, tally: Tensor,
 ) -> None:  # fmt: skip
-    """Writes log P(c|h) and log P(w|c, h) of the targets and their means over clusters and words, each (T,).
+    """Writes log P of the targets and its mean over clusters and words, (T,) both, and the mean loss (); adds the batch
+    to the measures (3,) and to the tally (4,).
 
-    `cluster_logits` (T, C); `logits` (T, padded S), tokens in order; `log_totals` (2, T): log Z of both, in order.
+    `cluster_logits` (T, C) without `cluster_bias` and `prior` (C,); `logits` (T, padded S), tokens in order. `saved`
+    (4 T + 1): log Z of both levels, in order; log P(c|h) and log P(w|c, h); and a zero, to count programs.
     """
     n_tokens, n_clusters = cluster_logits.shape
     _forward[(n_tiles(n_tokens, ROWS),)](
-        cluster_logits, logits, logits.stride(0), order, place, target, cluster_of, offsets,
-        log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters,
-        ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
+        cluster_logits, cluster_bias, prior, logits, order, place, starts, target, cluster_of, offsets,
+        output, even, loss, saved, sums, tally, n_tokens,
+        N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], ROWS=ROWS, BLOCK_C=_block(n_clusters),
+        BLOCK_S=_block(logits.shape[1]), SUMMED=SUMMED, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
 def backward(
-    grad_cluster: Tensor | None, grad_word: Tensor | None, grad_mean_cluster: Tensor | None,
-    grad_mean_word: Tensor | None, cluster_logits: Tensor, logits: Tensor, log_totals: Tensor, order: Tensor,
-    place: Tensor, target: Tensor, cluster_of: Tensor, offsets: Tensor, out_cluster: Tensor, out_word: Tensor,
+    grad_output: Tensor | None, grad_even: Tensor | None, grad_loss: Tensor | None,
+    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, saved: Tensor,
+    order: Tensor, place: Tensor, starts: Tensor, target: Tensor, cluster_of: Tensor, offsets: Tensor,
+    out_cluster: Tensor, out_word: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the gradients of both levels' logits, from those of `forward`'s four results, (T,) each; None: zero.
+    """Writes the gradients of both levels' logits, from those of `forward`'s three results; None: zero.
 
     `out_cluster` (T, C), zero for tokens left out and empty clusters; `out_word` (T, padded S), tokens in order, zero
     from the cluster's last word to the end of its tile, and not written beyond.
     """
     n_tokens, n_clusters = cluster_logits.shape
-    grads = (grad_cluster, grad_word, grad_mean_cluster, grad_mean_word)
     _backward[(n_tiles(n_tokens, ROWS),)](
-        *grads, *(0 if grad is None else grad.stride(0) for grad in grads),
-        cluster_logits, logits, logits.stride(0), log_totals, order, place, target, cluster_of, offsets,
-        out_cluster, out_word, out_word.stride(0), n_tokens, n_clusters, logits.shape[1],
-        TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_clusters), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
+        grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
+        order, place, starts, target, cluster_of, offsets, out_cluster, out_word, n_tokens,
+        OUTPUT_STRIDE=0 if grad_output is None else grad_output.stride(0),
+        EVEN_STRIDE=0 if grad_even is None else grad_even.stride(0),
+        N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_clusters),
+        BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -99,32 +105,51 @@ def _take_in(x, counts, high, total, plain):
 
 
 @triton.jit
+def _cluster_block(rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS: tl.constexpr):
+    """A block of logits (R, B), -inf where a token is left out or a cluster empty; where neither is; who is filled."""
+    filled = _filled(offsets, c, N_CLUSTERS)
+    counts = used[:, None] & filled[None, :]
+    x = tl.load(rows[:, None] + c[None, :], mask=counts, other=float("-inf")).to(tl.float32)
+    return x + _shift(cluster_bias, prior, c, filled)[None, :], counts, filled
+
+
+@triton.jit
+def _shift(cluster_bias, prior, c, mask):
+    """What the logits of clusters c begin with."""
+    shift = tl.zeros(c.shape, tl.float32)
+    if cluster_bias is not None:
+        shift += tl.load(cluster_bias + c, mask=mask, other=0.0).to(tl.float32)
+    if prior is not None:
+        shift += tl.load(prior + c, mask=mask, other=0.0)
+    return shift
+
+
+@triton.jit
 def _forward(
-    cluster_logits, logits, logits_stride, order, place, target, cluster_of, offsets,
-    log_cluster, log_word, mean_cluster, mean_word, log_totals, n_tokens, n_clusters,
-    ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    cluster_logits, cluster_bias, prior, logits, order, place, starts, target, cluster_of, offsets,
+    output, even, loss, saved, sums, tally, n_tokens,
+    N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    SUMMED: tl.constexpr,
 ):  # fmt: skip
     i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
 
-    rows = cluster_logits + token * n_clusters
+    rows = cluster_logits + token * N_CLUSTERS
     high = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     plain = tl.zeros((ROWS,), tl.float32)
     n_filled = 0
-    for first in range(0, n_clusters, BLOCK_C):
+    for first in range(0, N_CLUSTERS, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
-        filled = _filled(offsets, c, n_clusters)
-        counts = used[:, None] & filled[None, :]
-        x = tl.load(rows[:, None] + c[None, :], mask=counts, other=float("-inf")).to(tl.float32)
+        x, counts, filled = _cluster_block(rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS)
         high, total, plain = _take_in(x, counts, high, total, plain)
         n_filled += tl.sum(filled.to(tl.int32), 0)
     log_total = high + tl.log(tl.where(used, total, 1.0))
-    log_p = tl.load(rows + cluster, mask=used, other=0.0).to(tl.float32) - log_total
-    tl.store(log_cluster + token, tl.where(used, log_p, 0.0), mask=inside)
-    tl.store(mean_cluster + token, tl.where(used, plain / n_filled - log_total, 0.0), mask=inside)
-    tl.store(log_totals + i, log_total, mask=used)
+    own_logit = tl.load(rows + cluster, mask=used, other=0.0).to(tl.float32)
+    log_cluster = own_logit + _shift(cluster_bias, prior, cluster, used) - log_total
+    mean = plain / n_filled - log_total
+    tl.store(saved + i, log_total, mask=used)
 
-    rows = logits + i.to(tl.int64) * logits_stride
+    rows = logits + i.to(tl.int64) * STRIDE
     high = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     plain = tl.zeros((ROWS,), tl.float32)
@@ -134,64 +159,96 @@ def _forward(
         x = _load_words(rows[:, None] + j[None, :], j, size)
         high, total, plain = _take_in(x, counts, high, total, plain)
     log_total = high + tl.log(tl.where(used, total, 1.0))
-    log_p = tl.load(rows + own, mask=used, other=0.0) - log_total
-    tl.store(log_word + token, tl.where(used, log_p, 0.0), mask=inside)
-    tl.store(mean_word + token, tl.where(used, plain / tl.maximum(size, 1) - log_total, 0.0), mask=inside)
-    tl.store(log_totals + n_tokens + i, log_total, mask=used)
+    log_word = tl.load(rows + own, mask=used, other=0.0) - log_total
+    mean += plain / tl.maximum(size, 1) - log_total
+    tl.store(saved + n_tokens + i, log_total, mask=used)
+
+    log_cluster = tl.where(used, log_cluster, 0.0)
+    log_word = tl.where(used, log_word, 0.0)
+    tl.store(output + token, log_cluster + log_word, mask=inside)
+    tl.store(even + token, tl.where(used, mean, 0.0), mask=inside)
+    tl.store(saved + 2 * n_tokens + token, log_cluster, mask=inside)
+    tl.store(saved + 3 * n_tokens + token, log_word, mask=inside)
+    # The last program to come here finds all tokens done and adds them up, in their order: each run gives the same sum.
+    tl.debug_barrier()
+    done = tl.atomic_add(saved + 4 * n_tokens, 1.0, sem="acq_rel")
+    if done == tl.num_programs(0) - 1:
+        tl.debug_barrier()
+        _sum_up(saved + 2 * n_tokens, starts + N_CLUSTERS, loss, sums, tally, n_tokens, SUMMED)
 
 
 @triton.jit
-def _gradient(pointer, stride, token, used):
+def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr):
+    """Of log P(c|h) and log P(w|c, h), one behind the other: the mean loss; the measures and the tally with them."""
+    cluster = tl.zeros((SUMMED,), tl.float32)
+    word = tl.zeros((SUMMED,), tl.float32)
+    for first in range(0, n_tokens, SUMMED):
+        token = first + tl.arange(0, SUMMED)
+        cluster += tl.load(log_probs + token, mask=token < n_tokens, other=0.0, cache_modifier=".cg")
+        word += tl.load(log_probs + n_tokens + token, mask=token < n_tokens, other=0.0, cache_modifier=".cg")
+    of_cluster, of_word, n = tl.sum(cluster, 0), tl.sum(word, 0), tl.load(n_used)
+    # A batch with nothing to predict has loss 0, not 0/0.
+    mean = -(of_cluster + of_word) / tl.maximum(n, 1).to(tl.float32)
+    tl.store(loss, mean)
+    # Written so that a NaN, which compares false, is not sound.
+    if tl.abs(mean) < float("inf"):
+        tl.store(sums, tl.load(sums) + of_cluster.to(tl.float64))
+        tl.store(sums + 1, tl.load(sums + 1) + of_word.to(tl.float64))
+        tl.store(sums + 2, tl.load(sums + 2) + n.to(tl.float64))
+    else:
+        tl.store(tally + 2, tl.load(tally + 2) + 1)
+    tl.store(tally + 3, tl.load(tally + 3) + 1)
+
+
+@triton.jit
+def _gradient(pointer, token, used, STRIDE: tl.constexpr):
     """A result's gradient for some tokens; no pointer: zero."""
     if pointer is None:
         gradient = tl.zeros(token.shape, tl.float32)
     else:
-        gradient = tl.load(pointer + token * stride, mask=used, other=0.0).to(tl.float32)
+        gradient = tl.load(pointer + token * STRIDE, mask=used, other=0.0).to(tl.float32)
     return gradient
 
 
-# A gradient may be one number expanded, stride 0, or (T,), stride 1: not worth a compilation each.
-@triton.jit(do_not_specialize=["stride_cluster", "stride_word", "stride_mean_cluster", "stride_mean_word"])
+@triton.jit
 def _backward(
-    grad_cluster, grad_word, grad_mean_cluster, grad_mean_word,
-    stride_cluster, stride_word, stride_mean_cluster, stride_mean_word,
-    cluster_logits, logits, logits_stride, log_totals, order, place, target, cluster_of, offsets,
-    out_cluster, out_word, out_stride, n_tokens, n_clusters, capacity,
+    grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
+    order, place, starts, target, cluster_of, offsets, out_cluster, out_word, n_tokens,
+    OUTPUT_STRIDE: tl.constexpr, EVEN_STRIDE: tl.constexpr, N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """Of a log-softmax: g at the target, g_mean / n everywhere, less (g + g_mean) times the probability."""
     i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
+    g = _gradient(grad_output, token, used, OUTPUT_STRIDE)
+    if grad_loss is not None:
+        g -= tl.load(grad_loss).to(tl.float32) / tl.maximum(tl.load(starts + N_CLUSTERS), 1).to(tl.float32)
+    g_mean = _gradient(grad_even, token, used, EVEN_STRIDE)
 
-    g = _gradient(grad_cluster, stride_cluster, token, used)
-    g_mean = _gradient(grad_mean_cluster, stride_mean_cluster, token, used)
     even = g_mean
-    if grad_mean_cluster is not None:
+    if grad_even is not None:
         n_filled = 0
-        for first in range(0, n_clusters, BLOCK_C):
-            n_filled += tl.sum(_filled(offsets, first + tl.arange(0, BLOCK_C), n_clusters).to(tl.int32), 0)
+        for first in range(0, N_CLUSTERS, BLOCK_C):
+            n_filled += tl.sum(_filled(offsets, first + tl.arange(0, BLOCK_C), N_CLUSTERS).to(tl.int32), 0)
         even = g_mean / n_filled
-    log_total = tl.load(log_totals + i, mask=used, other=0.0)
-    rows = token * n_clusters
-    for first in range(0, n_clusters, BLOCK_C):
+    log_total = tl.load(saved + i, mask=used, other=0.0)
+    rows = token * N_CLUSTERS
+    for first in range(0, N_CLUSTERS, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
-        counts = used[:, None] & _filled(offsets, c, n_clusters)[None, :]
-        x = tl.load(cluster_logits + rows[:, None] + c[None, :], mask=counts, other=float("-inf")).to(tl.float32)
+        x, counts, _ = _cluster_block(cluster_logits + rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS)
         p = tl.exp(x - log_total[:, None])
         gradient = tl.where(c[None, :] == cluster[:, None], g[:, None], 0.0) + even[:, None] - (g + g_mean)[:, None] * p
         at = out_cluster + rows[:, None] + c[None, :]
-        tl.store(at, tl.where(counts, gradient, 0.0), mask=inside[:, None] & (c < n_clusters)[None, :])
+        tl.store(at, tl.where(counts, gradient, 0.0), mask=inside[:, None] & (c < N_CLUSTERS)[None, :])
 
-    g = _gradient(grad_word, stride_word, token, used)
-    g_mean = _gradient(grad_mean_word, stride_mean_word, token, used)
     even = g_mean / tl.maximum(size, 1)
-    log_total = tl.load(log_totals + n_tokens + i, mask=used, other=0.0)
-    rows = i.to(tl.int64)
+    log_total = tl.load(saved + n_tokens + i, mask=used, other=0.0)
+    rows = i.to(tl.int64) * STRIDE
     # Products read whole tiles: up to the end of the last one there have to be zeros.
     for first in range(0, (tl.max(size, 0) + TILE - 1) // TILE * TILE, BLOCK_S):
         j = first + tl.arange(0, BLOCK_S)
         counts = j[None, :] < size[:, None]
-        x = _load_words(logits + rows[:, None] * logits_stride + j[None, :], j, size)
+        x = _load_words(logits + rows[:, None] + j[None, :], j, size)
         p = tl.exp(x - log_total[:, None])
         gradient = tl.where(j[None, :] == own[:, None], g[:, None], 0.0) + even[:, None] - (g + g_mean)[:, None] * p
-        at = out_word + rows[:, None] * out_stride + j[None, :]
-        tl.store(at, tl.where(counts, gradient, 0.0), mask=used[:, None] & (j < capacity)[None, :])
+        at = out_word + rows[:, None] + j[None, :]
+        tl.store(at, tl.where(counts, gradient, 0.0), mask=used[:, None] & (j < STRIDE)[None, :])

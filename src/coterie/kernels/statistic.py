@@ -24,25 +24,26 @@ BLOCK_K = 128
 
 
 def update(
-    statistic: Statistic, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, sound: Tensor
+    statistic: Statistic, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor
 ) -> None:
-    """As `Statistic.update`: `sample` (T, K), `target` (T,), `counts` (V,), `sound` ()."""
+    """As `Statistic.update`: `sample` (T, K), `target` (T,), `counts` (V,), `loss` ()."""
     paper = statistic.smoothing == "paper"
     total, weight = statistic.total, statistic.weight
-    _update(total, weight, sample.detach(), target, grouping.order, grouping.place, counts, sound, paper)
+    _update(total, weight, sample, target, grouping.order, grouping.place, counts, loss, paper)
 
 
 def _take_in(
     total: Tensor, weight: Tensor, sample: Tensor, target: Tensor, order: Tensor, place: Tensor, counts: Tensor,
-    sound: Tensor, paper: bool,
+    loss: Tensor, paper: bool,
 ) -> None:  # fmt: skip
     n_tokens, row = sample.shape
     if n_tokens == 0:
         return
     with torch.cuda.device_of(sample):
         _remember[n_tiles(n_tokens, CHUNK), n_tiles(row, BLOCK_K)](
-            total, weight, sample, *sample.stride(), target, order, place, counts, sound,
-            n_tokens, counts.shape[0], row, PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
+            total, weight, sample, target, order, place, counts, loss, n_tokens,
+            ROW_STRIDE=sample.stride(0), COLUMN_STRIDE=sample.stride(1), N_WORDS=counts.shape[0], ROW=row,
+            PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
         )  # fmt: skip
 
 
@@ -55,22 +56,24 @@ _update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight")
 
 @triton.jit
 def _remember(
-    total, weight, sample, row_stride, column_stride, target, order, place, counts, sound, n_tokens, n_words, row,
+    total, weight, sample, target, order, place, counts, loss, n_tokens,
+    ROW_STRIDE: tl.constexpr, COLUMN_STRIDE: tl.constexpr, N_WORDS: tl.constexpr, ROW: tl.constexpr,
     PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
-    if tl.load(sound) == 0:
+    # Written so that a NaN, which compares false, ends it.
+    if not (tl.abs(tl.load(loss).to(tl.float32)) < float("inf")):
         return
     end = (tl.program_id(0) + 1) * CHUNK
     i = end - CHUNK + tl.arange(0, CHUNK)
     here = tl.load(place + i, mask=i < n_tokens, other=-2)
     before = tl.load(place + i - 1, mask=(i > 0) & (i < n_tokens), other=-1)
     beyond = tl.load(place + end, mask=end < n_tokens, other=-1)
-    used = (here >= 0) & (here < n_words)
+    used = (here >= 0) & (here < N_WORDS)
     k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    columns, inside = sample + k[None, :] * column_stride, (k < row)[None, :]
+    columns, inside = sample + k[None, :] * COLUMN_STRIDE, (k < ROW)[None, :]
     token = tl.load(order + i, mask=used, other=0)
-    x = tl.load(columns + token[:, None] * row_stride, mask=used[:, None] & inside, other=0.0)
+    x = tl.load(columns + token[:, None] * ROW_STRIDE, mask=used[:, None] & inside, other=0.0)
     same = here[:, None] == here[None, :]
     ones = same.to(tl.float32).to(x.dtype)
     sums = tl.dot(ones, x, input_precision="ieee")  # (R, BLOCK_K) of the run each token is in
@@ -79,13 +82,13 @@ def _remember(
     # A run that came in from the chunk before is not this program's.
     starts, goes_on = used & (here != before), here == beyond
     if tl.sum((starts & goes_on).to(tl.int32), 0) > 0:
-        more, n_more = _follow(columns, inside, row_stride, order, place, beyond, end, n_tokens, CHUNK, AHEAD, BLOCK_K)
+        more, n_more = _follow(columns, inside, order, place, beyond, end, n_tokens, ROW_STRIDE, CHUNK, AHEAD, BLOCK_K)
         sums += tl.where(goes_on[:, None], more[None, :], 0.0)
         n += tl.where(goes_on, n_more, 0)
 
     word = tl.load(target + token, mask=starts, other=0)
     share = _share(tl.load(counts + word, mask=starts, other=1), n, PAPER)
-    at = total + word[:, None] * row + k[None, :]
+    at = total + word[:, None] * ROW + k[None, :]
     old = tl.load(at, mask=starts[:, None] & inside, other=0.0)
     tl.store(at, old + share[:, None] * (sums / n[:, None] - old), mask=starts[:, None] & inside)
     # `total` does not depend on `weight`: only one of a row's programs touches it.
@@ -96,8 +99,8 @@ def _remember(
 
 @triton.jit
 def _follow(
-    columns, inside, row_stride, order, place, run, first, n_tokens,
-    CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
+    columns, inside, order, place, run, first, n_tokens,
+    ROW_STRIDE: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The sum (BLOCK_K,) of the tokens of a run from the `first` on, and their number."""
     # Its end is looked for before anything is added: the rows can then be fetched well ahead of the sum.
@@ -110,7 +113,7 @@ def _follow(
     for start in tl.range(first, end, CHUNK, num_stages=4):
         i = start + tl.arange(0, CHUNK)
         token = tl.load(order + i, mask=i < end, other=0)
-        x = tl.load(columns + token[:, None] * row_stride, mask=(i < end)[:, None] & inside, other=0.0)
+        x = tl.load(columns + token[:, None] * ROW_STRIDE, mask=(i < end)[:, None] & inside, other=0.0)
         sums += x.to(tl.float32)
     return tl.sum(sums, 0), end - first
 

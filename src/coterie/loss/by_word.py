@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from coterie.loss.clusters import Pass
+    from coterie.loss.cpu import Pass
 
 # With more tokens a word than this, on average, products of whole clusters are quicker.
 FEW = 6
@@ -30,7 +30,8 @@ class ByWord:
         self._pass = over
         self._of = (over.counts * over.sizes).to(torch.int32)  # (C,)
         self._values = weight.new_empty(int(self._of.sum()))  # cluster by cluster, each (N, S)
-        self._parts = torch.split(self._values, self._of.tolist())
+        # Of each cluster, the gradients of its logits (N, S), for the pass to write.
+        self.parts = torch.split(self._values, self._of.tolist())
 
     @staticmethod
     def pays(over: "Pass", hidden: Tensor, weight: Tensor) -> bool:
@@ -38,10 +39,6 @@ class ByWord:
         if not hidden.dtype == weight.dtype == torch.float32 or weight.device.type != "cpu" or weight.numel() < LARGE:
             return False
         return torch.backends.mkl.is_available() and int((over.counts * over.sizes).sum()) <= FEW * weight.shape[0]
-
-    def keep(self, cluster: int, logits: Tensor) -> None:
-        """The gradients of one cluster's logits, (N, S)."""
-        self._parts[cluster].view(logits.shape).copy_(logits)
 
     def multiply(self, hidden: Tensor, scale: float, out: Tensor) -> None:
         """Writes `scale` times the gradient to `out` (V, D). `hidden` (T, D), in the grouping's order."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.partition import Partition
-from coterie.faults import Faults
 
 
 class Grouping(NamedTuple):
@@ -24,19 +23,27 @@ class Grouping(NamedTuple):
 
 
 @torch.no_grad()
+def usable(target: Tensor, n_classes: int, ignore_index: int, tally: Tensor) -> Tensor:
+    """The targets (T,), -1 in place of ignored ones and of those out of range, which are tallied (see `Tally`)."""
+    ignored = target == ignore_index
+    bad = ((target < 0) | (target >= n_classes)) & ~ignored
+    if target.numel():
+        tally[0] += bad.sum()
+        example = torch.where(bad, target, torch.iinfo(torch.int64).min).amax()
+        tally[1] = torch.where(bad.any(), example, tally[1])
+    return torch.where(bad | ignored, -1, target)
+
+
+@torch.no_grad()
+def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> tuple[Tensor, Grouping]:
+    """The targets to use, (T,) with -1 for those to leave out, and their grouping."""
+    word = usable(target, partition.n_words, ignore_index, tally)
+    return word, group(word, partition)
+
+
+@torch.no_grad()
 def group(target: Tensor, partition: Partition) -> Grouping:
     """Groups the targets (T,); -1 leaves a token out."""
     place = torch.where(target >= 0, partition.position[target.clamp(min=0)], partition.n_words)
-    return by_place(place, partition)
-
-
-def by_place(place: Tensor, partition: Partition) -> Grouping:
-    """Groups tokens by where their targets stand in the partition (T,), V for those left out."""
     place, order = place.sort(stable=True)
     return Grouping(order, place, torch.searchsorted(place, partition.offsets))
-
-
-def prepare(faults: Faults, target: Tensor, partition: Partition) -> tuple[Tensor, Grouping]:
-    """The targets (T,) with -1 for those to leave out, the bad ones tallied, and the tokens' grouping."""
-    word = faults.usable(target)
-    return word, group(word, partition)

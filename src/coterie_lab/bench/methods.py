@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from coterie.checks import default_clusters
 from coterie.clustering.partition import Partition
-from coterie.replay import OFTEN
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.bench.names import GRAPH, NAMES
 from coterie_lab.bench.shapes import Shape, zipf_counts, zipf_text
@@ -30,7 +29,6 @@ class Method:
     loss: Loss
     topk: Callable[[Tensor, int], object] | None = None
     graph: bool = False  # timed as a CUDA graph
-    warm_up: int = 1  # calls before any is timed
 
 
 def build(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> Method | None:
@@ -39,9 +37,7 @@ def build(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> 
     plain, graph = name.removesuffix(GRAPH), name.endswith(GRAPH)
     if plain == "self-organized":
         head = organized(n_words, width, device, dtype)
-        # What it is asked often it has recorded by then, as in use.
-        often = OFTEN + 1 if device.type == "cuda" else 1
-        return Method(head, lambda h, t: head(h, t).loss, head.topk, graph, often)
+        return Method(head, lambda h, t: head(h, t).loss, head.topk, graph)
     if name == "adaptive":
         cutoffs = [cut for cut in (2_000, 10_000, 50_000, 200_000) if cut < n_words / 2] or [n_words // 4]
         adaptive = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, cutoffs, device=device, dtype=dtype)

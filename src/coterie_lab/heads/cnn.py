@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.checks import check_whole
-from coterie.faults import check_target
+from coterie.checks import check_target, check_whole
 from coterie.softmax import HeadOutput
 from coterie_lab.heads.dense import DenseAnswers, cross_entropy, flat, mean_loss, precise
 from coterie_lab.heads.proposals import Kind, Proposal

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.checks import check_draw, check_k
-from coterie.faults import check_target
+from coterie.checks import check_draw, check_k, check_target
 from coterie.inference import COLDEST
 from coterie.softmax import HeadOutput
 

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.checks import check_counts, check_whole
-from coterie.faults import check_target
+from coterie.checks import check_counts, check_target, check_whole
 from coterie.softmax import HeadOutput
 from coterie_lab.heads.adaptive import default_cutoffs
 from coterie_lab.heads.dense import DenseAnswers, cross_entropy, precise

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.checks import check_counts, check_whole
+from coterie.checks import check_counts, check_target, check_whole
 from coterie.clustering.prior import log_frequency
-from coterie.faults import check_target
 from coterie.softmax import HeadOutput
 from coterie_lab.heads.dense import DenseAnswers, cross_entropy, mean_loss, precise
 from coterie_lab.heads.registry import register

@@ -64,6 +64,8 @@ def assemble(
 def projection_of(head: nn.Module) -> list[nn.Parameter]:
     """The weights of a head's own linear maps."""
     projection = getattr(head, "projection", None)
+    if isinstance(projection, nn.Parameter):
+        return [projection]
     return list(projection.parameters()) if isinstance(projection, nn.Module) else []
 
 

@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from coterie.clustering.statistics import Statistic
-from coterie.loss.dispatch import Ways
 from coterie.loss.grouping import Grouping, group
 from coterie.metrics import Reorganization
 from coterie.softmax import SelfOrganizedSoftmax
@@ -130,8 +128,8 @@ class SharedHead:
     def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
         self.head, self.world = head, world
         if world.size > 1:
-            self.remember_own = head._remember
-            head._remember = self._remember  # type: ignore[method-assign]
+            self.remember_own = head.remember
+            head.remember = self._remember  # type: ignore[method-assign]
 
     def step(self) -> Reorganization | None:
         """`head.step()`; after a reorganization the processes compare their clusters."""
@@ -140,17 +138,13 @@ class SharedHead:
             check_same(self.head.partition.cluster_of, self.world)
         return moved
 
-    def _remember(
-        self, statistic: Statistic, ways: Ways, hidden: Tensor, word: Tensor, grouping: Grouping, sound: Tensor
-    ) -> None:
-        """In place of the head's own: `hidden` (T, D), `word` (T,), `sound` (); T is the same everywhere."""
-        everyones = _gathered(hidden.detach(), self.world)
+    def _remember(self, seen: Tensor, word: Tensor, grouping: Grouping, loss: Tensor) -> None:
+        """In place of the head's own: `seen` (T, D), `word` (T,), `loss` (); T is the same everywhere."""
+        everyones = _gathered(seen, self.world)
         words = _gathered(word, self.world)
-        all_sound = sound.float()
-        dist.all_reduce(all_sound, dist.ReduceOp.MIN)
-        self.remember_own(
-            statistic, ways, everyones, words, group(words, self.head.partition), all_sound.to(sound.dtype)
-        )
+        total = loss.clone()  # not finite if anybody's is not
+        dist.all_reduce(total)
+        self.remember_own(everyones, words, group(words, self.head.partition), total)
 
 
 def _gathered(part: Tensor, world: World) -> Tensor:

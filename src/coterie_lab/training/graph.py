@@ -7,11 +7,11 @@ twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from coterie import graphs
 from coterie_lab.training.update import Update
 
 WARM_UP = 3  # updates before recording: libraries choose their algorithms, the optimizer makes its state
@@ -20,20 +20,12 @@ AGAIN = 1  # of a shape that comes once another is recorded: kernels are compile
 Shapes = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """The update on batches of one shape, and where it reads them."""
-
-    inputs: tuple[Tensor, ...]
-    graph: torch.cuda.CUDAGraph
-
-
 class GraphedUpdate:
     """Calls an update; on a GPU it soon replays a recording of it."""
 
     def __init__(self, update: Update, say: Callable[[str], None]) -> None:
         self.update, self.say = update, say
-        self.recordings: dict[Shapes, Recording] = {}
+        self.recordings: dict[Shapes, graphs.Graph[None]] = {}
         self.met: dict[Shapes, int] = {}  # updates of a shape that is not recorded yet
         self.possible = True
         self.side = torch.cuda.Stream(update.device)
@@ -51,10 +43,7 @@ class GraphedUpdate:
         if not self.possible:
             self.update(*batch)
             return
-        recording = self.recordings[shapes]
-        for static, given in zip(recording.inputs, batch, strict=True):
-            static.copy_(given, non_blocking=True)
-        recording.graph.replay()
+        self.recordings[shapes](*batch)
 
     def _aside(self, batch: tuple[Tensor, ...]) -> None:
         self.side.wait_stream(torch.cuda.current_stream())
@@ -63,21 +52,14 @@ class GraphedUpdate:
         torch.cuda.current_stream().wait_stream(self.side)
 
     def _record(self, shapes: Shapes, batch: tuple[Tensor, ...]) -> None:
-        inputs = tuple(part.clone() for part in batch)
         # Gradients made outside must not be the ones the graph writes to.
         self.update.optimizer.zero_grad(set_to_none=True)
-        graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads (TensorBoard's) may call CUDA meanwhile.
-            with torch.cuda.graph(graph, pool=self.memory, stream=self.side, capture_error_mode="thread_local"):
-                self.update(*inputs)
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            reason = str(error).strip().splitlines()[0]
-            self.say(f"this update cannot be recorded as a CUDA graph and runs as it is ({reason})")
+            # Every call of the update trains: those above have warmed it up.
+            self.recordings[shapes] = graphs.capture(self.update, *batch, warm_up=0, stream=self.side, pool=self.memory)
+        except graphs.GraphError as error:
+            self.say(f"{error}: the update runs as it is")
             self.possible = False
-            return
-        self.recordings[shapes] = Recording(inputs, graph)
 
 
 def graphed(update: Update, wanted: bool, possible: bool, say: Callable[[str], None]) -> Callable[..., None]:

@@ -102,7 +102,7 @@ def test_a_bad_hidden_vector_is_noticed_unless_it_is_ignored(bad, statistic):
     assert not head.statistic.seen.any()
     assert not head.statistic.total.any()
     target[3] = -100
-    head.faults.tally.zero_()
+    head.tally.counts.zero_()
     head(hidden, target)
     assert head.statistic.seen.any()
     assert torch.isfinite(head.statistic.total).all()

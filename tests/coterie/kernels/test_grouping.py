@@ -5,7 +5,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from coterie.faults import Faults
 from coterie.kernels import grouping as kernel
 from coterie.loss import grouping
 from tests.coterie.kernels.batches import DEVICE, N_WORDS, seats
@@ -14,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 
 def prepared(way, target, partition):
-    faults = Faults(N_WORDS, -100, DEVICE)
-    word, groups = way(faults, target, partition)
-    return word, *groups, faults.tally
+    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    word, groups = way(target, partition, -100, tally)
+    return word, *groups, tally
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 31, 32, 33, 300])

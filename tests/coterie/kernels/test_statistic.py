@@ -13,14 +13,14 @@ from tests.coterie.kernels.batches import DEVICE, DTYPES, N_WORDS, seats
 pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 
-def remembered(sample, target, counts, smoothing, batches=2, sound=True):
+def remembered(sample, target, counts, smoothing, batches=2, loss=1.0):
     """(total, weight) of the module and of the kernel after some batches."""
     groups = grouping.group(target, seats(torch.Generator().manual_seed(5)))
     module, ours = (MeanHidden(N_WORDS, sample.shape[1], smoothing, DEVICE) for _ in range(2))
-    sound = torch.tensor(sound, device=DEVICE)
+    loss = torch.tensor(loss, device=DEVICE)
     for batch in range(batches):
-        module.update(sample + batch, target, groups, counts, sound)
-        statistic.update(ours, sample + batch, target, groups, counts, sound)
+        module.update(sample + batch, target, groups, counts, loss)
+        statistic.update(ours, sample + batch, target, groups, counts, loss)
     return (module.total, module.weight), (ours.total, ours.weight)
 
 
@@ -87,10 +87,11 @@ def test_of_a_very_frequent_word_is_more_than_rounding():
         assert weight[7].item() == pytest.approx(1 - (1 - 1 / 3_000_000) ** 11, rel=1e-5)
 
 
-def test_leaves_out_a_batch_that_is_not_sound(monkeypatch):
+@pytest.mark.parametrize("loss", [torch.nan, torch.inf])
+def test_leaves_out_a_batch_that_is_not_finite(monkeypatch, loss):
     in_small_pieces(monkeypatch)
     target = torch.randint(0, 3, (40,), device=DEVICE)  # runs inside and across chunks
     counts = torch.full((N_WORDS,), 4, device=DEVICE)
-    _, (total, weight) = remembered(torch.full((40, 6), torch.nan, device=DEVICE), target, counts, "mean", sound=False)
+    _, (total, weight) = remembered(torch.full((40, 6), torch.nan, device=DEVICE), target, counts, "mean", loss=loss)
     assert not total.any()
     assert not weight.any()

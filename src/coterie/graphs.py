@@ -1,0 +1,107 @@
+"""CUDA graphs, for those who ask for them.
+
+A CUDA graph is a recorded sequence of kernel launches. Replaying it costs the host one launch in place of many, which
+is what a small model, or a search of a few rows, spends most of its time on. Nothing is recorded unless you call
+`capture`.
+
+    step = graphs.capture(train_step, hidden, target)  # train_step(hidden, target) → loss
+    for hidden, target in batches:
+        loss = step(hidden, target)
+        head.step()
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+Output = TypeVar("Output")
+
+
+class GraphError(RuntimeError):
+    """A function cannot be recorded as a CUDA graph."""
+
+
+class Graph(Generic[Output]):
+    """A recorded function. Call it with tensors of the shapes it was recorded with.
+
+    What it returns lies in the graph's own memory, and so do the gradients that it wrote: the next call overwrites
+    them. Clone whatever has to outlive that.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, inputs: tuple[Tensor, ...], output: Output) -> None:
+        self.graph, self.inputs, self.output = graph, inputs, output
+
+    def __call__(self, *inputs: Tensor) -> Output:
+        """Copies the inputs to where the graph reads them, replays it, and returns its output."""
+        if len(inputs) != len(self.inputs):
+            raise ValueError(f"this graph was recorded with {len(self.inputs)} tensor(s); got {len(inputs)}")
+        for own, given in zip(self.inputs, inputs, strict=True):
+            if own.shape != given.shape or own.dtype != given.dtype:
+                raise ValueError(
+                    f"this graph was recorded for {_described(own)}; got {_described(given)}: capture another graph "
+                    "for that shape, or run the function itself"
+                )
+            if own is not given:
+                own.copy_(given, non_blocking=True)
+        self.graph.replay()
+        return self.output
+
+
+def capture(
+    function: Callable[..., Output],
+    *inputs: Tensor,
+    warm_up: int = 3,
+    stream: torch.cuda.Stream | None = None,
+    pool: Any = None,
+) -> Graph[Output]:
+    """Records `function` on tensors like `inputs`; raises GraphError with the reason where that fails.
+
+    Before it records, it calls the function `warm_up` times: libraries choose their algorithms then, kernels are
+    compiled, an optimizer makes its state. These calls count as any other; recording itself computes nothing.
+
+    The function must not wait for the device (`.item()`, printing a loss), must do the same work for all inputs of
+    these shapes, and must read whatever changes from tensors: Python runs only once. `head.step()` belongs outside,
+    after the replay. A training step should begin with `optimizer.zero_grad(set_to_none=True)`, so that its gradients
+    lie in the graph's memory, and use an optimizer built with `capturable=True`.
+
+    inputs: their values are copied, and only shape, dtype and device matter for later calls.
+    stream: where to warm up and record; graphs that share a `pool` (`torch.cuda.graph_pool_handle()`), and are never
+        replayed at the same time, share memory.
+    """
+    if not torch.cuda.is_available():
+        raise GraphError("CUDA graphs need a CUDA device, and there is none: run the function itself")
+    if elsewhere := [tensor.device for tensor in inputs if not tensor.is_cuda]:
+        raise GraphError(f"a CUDA graph reads tensors on a CUDA device; got one on {elsewhere[0]}: move it there first")
+    device = inputs[0].device if inputs else torch.device("cuda", torch.cuda.current_device())
+    own = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream() if stream is None else stream
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(warm_up):
+                function(*own)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, such as a logger's, may call CUDA meanwhile.
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                output = function(*own)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            reason = str(error).strip().splitlines()[0]
+            raise GraphError(f"{_name(function)} cannot be recorded as a CUDA graph: {reason}") from error
+    logger.info("recorded a CUDA graph of %s for %s", _name(function), ", ".join(map(_described, own)) or "no inputs")
+    return Graph(graph, own, output)
+
+
+def _name(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
