@@ -44,7 +44,7 @@ def test_the_next_best_clusters_are_those_of_the_best_scores(statistic):
     head.partition.assign_(torch.where(head.partition.cluster_of == 3, 2, head.partition.cluster_of))  # 3 is empty
     found = company.next_best(head, torch.arange(60), 3)
     for word in range(60):
-        scores = head._scores(head.statistic)(torch.tensor([word]))[0].tolist()
+        scores = head.scores()(torch.tensor([word]))[0].tolist()
         own = int(head.partition.cluster_of[word])
         others = sorted((c for c in range(head.n_clusters) if c not in (own, 3)), key=scores.__getitem__, reverse=True)
         assert found[word].tolist() == (others[:3] if head.statistic.seen[word] else [-1] * 3)

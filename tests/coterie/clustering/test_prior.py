@@ -84,21 +84,6 @@ def test_it_goes_into_checkpoints_and_copies():
     assert torch.equal(copy.deepcopy(head).log_prob(hidden), head.log_prob(hidden))
 
 
-def test_a_checkpoint_of_before_there_was_one_means_what_it_meant():
-    old = layer()
-    old.prior.shift.zero_()
-    state = {name: value for name, value in old.state_dict().items() if name != "prior.shift"}
-    hidden = torch.randn(5, 6)
-    for assign in (False, True):
-        new = layer()
-        assert new.prior.shift.any()
-        new.load_state_dict(state, assign=assign)
-        assert torch.equal(new.log_prob(hidden), old.log_prob(hidden))
-    whole = torch.nn.ModuleDict({"head": layer()})
-    whole.load_state_dict({f"head.{name}": value for name, value in state.items()})
-    assert torch.equal(whole["head"].log_prob(hidden), old.log_prob(hidden))
-
-
 def test_part_of_a_checkpoint_leaves_it_alone():
     head = layer()
     before = head.prior.shift.clone()

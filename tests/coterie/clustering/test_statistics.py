@@ -17,8 +17,8 @@ def seats():
     return Partition(torch.tensor([0, 1, 2, 0, 1, 2]), 3)
 
 
-def update(statistic, sample, target, counts, sound=True):
-    statistic.update(sample, target, group(target, seats()), counts, torch.tensor(sound))
+def update(statistic, sample, target, counts, loss=1.0):
+    statistic.update(sample, target, group(target, seats()), counts, torch.tensor(loss))
 
 
 def by_hand(batches, counts, smoothing):
@@ -84,10 +84,10 @@ def test_the_papers_rule_forgets_all_but_the_last_and_never_learns_a_word_seen_o
     assert statistic.seen.tolist() == [True, False, False, False, False, False]
 
 
-def test_a_batch_that_is_not_sound_is_left_out():
+def test_a_batch_that_is_not_finite_is_left_out():
     statistic = MeanHidden(V, K)
     sample, target = torch.full((8, K), math.nan), torch.randint(0, V, (8,))
-    update(statistic, sample, target, torch.ones(V, dtype=torch.int64), sound=False)
+    update(statistic, sample, target, torch.ones(V, dtype=torch.int64), loss=math.nan)
     assert not statistic.seen.any()
     assert torch.equal(statistic.total, torch.zeros(V, K))
 
@@ -135,13 +135,13 @@ def test_scores_are_the_mean_log_probabilities(statistic):
     words = head.statistic.seen.nonzero().squeeze(1)
     expected = torch.stack([log_p[target == word].mean(0) for word in words.tolist()]).detach()
     head.score = "paper"
-    score = head._scores(head.statistic)(words).detach()
+    score = head.scores()(words).detach()
     assert torch.allclose(score - score.mean(1, True), expected - expected.mean(1, True), atol=1e-4)
 
     r = expected.softmax(1)
     share = head.counts[words].float() @ r / head.counts[words].sum()
     head.score = "information"
-    score = head._scores(head.statistic)(words).detach()
+    score = head.scores()(words).detach()
     expected = r.log() - share.log()
     assert torch.allclose(score - score.mean(1, True), expected - expected.mean(1, True), atol=1e-4)
 

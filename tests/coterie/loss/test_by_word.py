@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 
-from coterie import memory
 from coterie.loss import by_word
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 
@@ -69,7 +68,7 @@ def test_many_tokens_a_word_other_dtypes_and_small_matrices_go_by_clusters(produ
     assert not products
     make()(hidden[:5], target[:5])
     assert products
-    monkeypatch.setattr(by_word, "LARGE", memory.LARGE)
+    monkeypatch.setattr(by_word, "LARGE", 1 << 20)
     make()(hidden[:5], target[:5])
     assert len(products) == 1
 

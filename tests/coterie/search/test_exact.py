@@ -5,7 +5,7 @@ import torch
 from scipy.stats import chisquare
 
 from coterie import SelfOrganizedSoftmax
-from coterie import inference as answers
+from coterie import inference
 from coterie.clustering.partition import Partition
 from coterie.search import exact as search
 from coterie.search import sampling, words
@@ -83,7 +83,7 @@ class Counted(Words):
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(answers, "Words", Counted)
+    monkeypatch.setattr(inference, "Words", Counted)
     Counted.opened, Counted.dense = [], []
     return Counted
 
@@ -304,7 +304,7 @@ def test_a_nucleus_found_by_the_search_alone():
     head.cluster_weight.normal_(0, 8)
     head.weight.normal_()
     rows = torch.randn(20, 64).split(1)
-    found = [row for row in rows if sampling.attempt(*head._answer(row), sampling.NUCLEUS)[0].exp().sum() > 0.5]
+    found = [row for row in rows if sampling.attempt(*inference.levels(head.vectors(), head.partition, row), sampling.NUCLEUS)[0].exp().sum() > 0.5]
     assert found
     for row in found:
         best = head.log_prob(row).topk(sampling.NUCLEUS)

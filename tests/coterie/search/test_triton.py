@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from coterie import inference
 from coterie.clustering.partition import Partition
 from coterie.kernels import search as kernels
 from coterie.loss.levels import cluster_log_softmax
@@ -18,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def answer(head, hidden):
-    words, word_hidden, log_cluster = head._answer(hidden)
+    words, word_hidden, log_cluster = inference.levels(head.vectors(), head.partition, hidden)
     return GpuWords(words.weight, words.bias, words.partition), word_hidden, log_cluster
 
 
@@ -54,7 +55,7 @@ def test_the_clusters_shares_are_the_softmaxs(shape, dtype):
     head = SHAPES[shape]().to(DEVICE)
     logits = torch.randn(5, 2 * head.n_clusters, device=DEVICE, dtype=dtype)[:, ::2]  # no stretch of memory
     words = GpuWords(head.weight, head.bias, head.partition)
-    torch.testing.assert_close(words.shares(logits), cluster_log_softmax(logits.float(), head.partition))
+    torch.testing.assert_close(words.shares(logits), cluster_log_softmax(logits.float(), head.partition.sizes))
 
 
 @pytest.mark.parametrize(
