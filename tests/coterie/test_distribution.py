@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from coterie.loss.cpu import Gradients
 
+from coterie.loss.cpu import Gradients
 from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
 from tests.reference import dense
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie import SelfOrganizedSoftmax
-from coterie import inference
+from coterie import SelfOrganizedSoftmax, inference
 from coterie.clustering.partition import Partition
 from coterie.search import exact as search
 from coterie.search import sampling, words
@@ -304,7 +303,8 @@ def test_a_nucleus_found_by_the_search_alone():
     head.cluster_weight.normal_(0, 8)
     head.weight.normal_()
     rows = torch.randn(20, 64).split(1)
-    found = [row for row in rows if sampling.attempt(*inference.levels(head.vectors(), head.partition, row), sampling.NUCLEUS)[0].exp().sum() > 0.5]
+    asked = [(row, inference.levels(head.vectors(), head.partition, row)) for row in rows]
+    found = [row for row, levels in asked if sampling.attempt(*levels, sampling.NUCLEUS)[0].exp().sum() > 0.5]
     assert found
     for row in found:
         best = head.log_prob(row).topk(sampling.NUCLEUS)
