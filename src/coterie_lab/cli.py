@@ -1,23 +1,18 @@
 """The command line `coterie`; every error that its user can cause is one line, never a traceback."""
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 try:
     import typer
-    from rich.console import Console
-except ImportError:  # the layer itself needs neither
+except ImportError:  # the layer itself needs none of them
     sys.exit("coterie: the command line needs more packages: pip install 'coterie-softmax[lab]'")
 
 import coterie
-from coterie_lab.commands.bench import bench
+from coterie_lab.commands.comparisons import bench, demo, reproduce
 from coterie_lab.commands.language import lm
-from coterie_lab.commands.parameters import takes
-from coterie_lab.commands.reproduce import reproduce
 from coterie_lab.commands.summarization import summarize
 from coterie_lab.commands.trained import clusters, report, serve
-from coterie_lab.demo.settings import Setting
 
 # What is imported above loads no torch, so that help and completion answer at once. A command imports its work itself.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -39,18 +34,6 @@ def _root(
 
     Start with `coterie demo`: in a few minutes on any machine, it trains a small model with and without the layer.
     """
-
-
-@takes(Setting)
-def demo(
-    out: Annotated[Path, typer.Option(help="the file for all figures")] = Path("runs/demo.json"),
-    *,
-    given: dict[str, Any],
-) -> None:
-    """Train a small language model with a full softmax and with the layer, on a generated language."""
-    from coterie_lab.demo.show import show
-
-    show(Console(), Setting(**given), out)
 
 
 app.command()(demo)

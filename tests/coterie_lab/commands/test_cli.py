@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from coterie import __version__
 from coterie_lab import cli
-from coterie_lab.training import environment
 
 
 def coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,16 +73,6 @@ def test_our_own_mistakes_are_not_hidden(monkeypatch, said):
     monkeypatch.setattr(cli, "app", Mock(side_effect=RuntimeError(said)))
     with pytest.raises(RuntimeError, match=said):
         cli.main()
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [("coterie_lab.__main__", "coterie x"), ("coterie_lab.bench.search", "python -m coterie_lab.bench.search x")],
-)
-def test_a_record_names_the_program_that_made_it(monkeypatch, module, said):
-    monkeypatch.setattr(sys, "argv", ["program", "x"])
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
-    assert environment.describe()["command"] == said
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["lm", "train", "--help"], ["--version"]])

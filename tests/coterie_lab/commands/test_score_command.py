@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from typer.testing import CliRunner
 
 from coterie_lab.cli import app
@@ -27,18 +26,8 @@ def score(*arguments):
     return done
 
 
-@pytest.fixture
-def gigaword(tmp_path):
-    """Summaries, and a folder as Gigaword's test part is."""
-    return layout(tmp_path, 1)
-
-
-@pytest.fixture
-def duc(tmp_path):
-    return layout(tmp_path, 4)
-
-
 def layout(path, count):
+    """Summaries, and a folder as Gigaword's test part is, or with several references as DUC's."""
     summaries, folder = path / "summaries.txt", path / "task"
     folder.mkdir()
     summaries.write_text("\n".join(SUMMARIES) + "\n", encoding="utf-8")
@@ -57,8 +46,8 @@ def shows(done, scores):
     return True
 
 
-def test_gigaword_is_scored_by_one_command(gigaword, tmp_path):
-    summaries, folder = gigaword
+def test_gigaword_is_scored_by_one_command(tmp_path):
+    summaries, folder = layout(tmp_path, 1)
     done = score(summaries, "--references", folder, "--json", tmp_path / "new" / "scores.json")
     assert done.exit_code == 0, done.exception
     expected = full_length(SUMMARIES, REFERENCES[0])
@@ -75,8 +64,8 @@ def test_gigaword_is_scored_by_one_command(gigaword, tmp_path):
     assert stemmed.stdout != score(summaries, "--references", folder).stdout
 
 
-def test_duc_is_scored_by_one_command(duc, tmp_path):
-    summaries, folder = duc
+def test_duc_is_scored_by_one_command(tmp_path):
+    summaries, folder = layout(tmp_path, 4)
     done = score(summaries, "--references", folder, "--json", tmp_path / "scores.json")
     assert done.exit_code == 0, done.exception
     expected = limited_recall(SUMMARIES, list(zip(*REFERENCES, strict=True)))
@@ -108,8 +97,8 @@ def test_only_line_feeds_part_lines(tmp_path):
     assert done.stdout.count("100.00 – 100.00") == 3
 
 
-def test_mistakes_name_the_file_and_the_line(gigaword, tmp_path):
-    summaries, folder = gigaword
+def test_mistakes_name_the_file_and_the_line(tmp_path):
+    summaries, folder = layout(tmp_path, 1)
     good = folder / "task1_ref0.txt"
 
     def says(*arguments):

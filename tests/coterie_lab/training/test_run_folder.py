@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 from coterie_lab.data.corpus import prepare
 from coterie_lab.tasks.language.train import LanguageTask, data, train
 from coterie_lab.tasks.language.trained import Trained
-from coterie_lab.training import checkpoint
+from coterie_lab.training import checkpoint, environment
 from coterie_lab.training.logs import Board, Journal
 from coterie_lab.training.run import Run, alone, write_whole
 from tests.command_line import SMALL, coterie
@@ -256,3 +257,13 @@ def test_a_closed_pipe_does_not_end_the_work():
         done.stderr.close()
         assert done.stdout.read() == "done\n"
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("coterie_lab.__main__", "coterie x"), ("coterie_lab.bench.search", "python -m coterie_lab.bench.search x")],
+)
+def test_a_record_names_the_program_that_made_it(monkeypatch, module, said):
+    monkeypatch.setattr(sys, "argv", ["program", "x"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
+    assert environment.describe()["command"] == said

@@ -1,14 +1,64 @@
-"""The command `coterie reproduce`: the paper's comparisons."""
+"""The commands that compare heads: `coterie demo`, `coterie bench` and `coterie reproduce`."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer import Argument, Option
 
+from coterie_lab.bench.names import NAMES
+from coterie_lab.commands.language import OnDevice
 from coterie_lab.commands.parameters import takes
+from coterie_lab.demo.settings import Setting
 from coterie_lab.options import pairs
 from coterie_lab.training.settings import TrainingSettings
+
+
+@takes(Setting)
+def demo(
+    out: Annotated[Path, Option(help="the file for all figures")] = Path("runs/demo.json"),
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Train a small language model with a full softmax and with the layer, on a generated language."""
+    from coterie_lab.demo.show import show
+
+    show(Console(), Setting(**given), out)
+
+
+def bench(
+    out: Annotated[Path, Option(help="the folder for bench.json, bench.md and bench.png")] = Path("runs/bench"),
+    shapes: Annotated[
+        list[str] | None,
+        Option("--shape", help="V,d,tokens; may be repeated", show_default="a few for this device"),
+    ] = None,
+    heads: Annotated[
+        str, Option(help="heads to time, with commas between; also the others of `coterie lm train --head`")
+    ] = ", ".join(NAMES),
+    sweep: Annotated[bool, Option(help="also time V from 2^14 to 2^20")] = True,
+    device: OnDevice = "auto",
+    seconds: Annotated[float, Option(min=0.01, help="time for each measurement")] = 1.0,
+    redraw: Annotated[
+        Path | None, Option(help="measure nothing: write the tables and the plot of this bench.json")
+    ] = None,
+) -> None:
+    """Time heads side by side: forward, training step, memory and top-k, against what the device allows."""
+    from coterie_lab.bench import report
+    from coterie_lab.bench.methods import check_name
+    from coterie_lab.bench.shapes import STANDARD, SWEEP, Shape
+    from coterie_lab.training.device import choose_device
+
+    if redraw is not None:
+        report.write(out, *report.read(redraw))
+    else:
+        on = choose_device(device)  # type: ignore[arg-type]
+        names = [name.strip() for name in heads.split(",")]
+        for name in names:
+            check_name(name)
+        chosen = [Shape.parse(text) for text in shapes or ()] or STANDARD[on.type]
+        report.compare(out, names, chosen, SWEEP[on.type] if sweep else (), on, seconds, typer.echo)
+    typer.echo(f"written to {out}")
 
 
 @takes(TrainingSettings, "each head's own", only=("epochs", "evaluate_every", "device"))
@@ -52,17 +102,17 @@ def reproduce(
         raise ValueError(
             f"there is no experiment {experiment!r}; there are: {', '.join((*EXPERIMENTS, 'summarization'))}"
         )
-    if not all(seed.strip().isdigit() for seed in seeds.split(",")):
+    names, numbers = [name.strip() for name in heads.split(",")], seeds.split(",")
+    if not all(number.strip().isdigit() for number in numbers):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
+    each = [int(number) for number in numbers]
+    if len(set(each)) < len(each) or len(set(names)) < len(names):
+        raise ValueError(f"give every head and every seed once; got --heads {heads} --seeds {seeds}")
     extra = pairs(setting or [])
     if taken := [name for name in extra if name in ("head", "seed", "preset", *given)]:
         raise ValueError(f"--setting {taken[0]}: every row has its own, or another option gave it already")
     given |= extra
     console = Listening()
-    names = [name.strip() for name in heads.split(",")]
-    numbers = [int(seed) for seed in seeds.split(",")]
-    if len(set(numbers)) < len(numbers) or len(set(names)) < len(names):
-        raise ValueError(f"give every head and every seed once; got --heads {heads} --seeds {seeds}")
     report: object
     if experiment == "summarization":
         from coterie_lab.experiments.summarization.reproduce import Plan
@@ -71,9 +121,9 @@ def reproduce(
         if source is None:
             raise ValueError("summarization needs pairs: give files, a folder, or what `summarize prepare` wrote")
         plan = Plan(preset=preset, max_vocab=max_vocab, source_words=source_words, duc=duc)
-        report = compare_summarizers(source, out, names, numbers, console, plan, **given)
+        report = compare_summarizers(source, out, names, each, console, plan, **given)
     else:
-        report = compare(source, out, names, numbers, console, experiment=EXPERIMENTS[experiment], **given)
+        report = compare(source, out, names, each, console, experiment=EXPERIMENTS[experiment], **given)
     if report is None:
         console.print("stopped; repeat the command to continue")
         raise typer.Exit(130)
