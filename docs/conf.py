@@ -26,7 +26,7 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
 nitpicky = True
 # Types of torch and of Python have pages elsewhere, which nothing here asks for.
-nitpick_ignore_regex = [("py:.*", r"(?!coterie\.).*")]
+nitpick_ignore_regex = [("py:.*", r"(?!coterie\.).*|coterie\.graphs\.Output")]
 
 html_theme = "furo"
 html_title = f"Coterie {release}"
