@@ -3,6 +3,8 @@
 Shapes: T tokens, D width, V words.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,9 +48,7 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoot
 class DenseAnswers:
     """The most probable classes and draws, of anything that has `log_prob`."""
 
-    def log_prob(self, hidden: Tensor) -> Tensor:
-        """(..., D) → (..., V)."""
-        raise NotImplementedError
+    log_prob: Callable[[Tensor], Tensor]  # (..., D) → (..., V)
 
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable class: (..., D) → (...)."""

@@ -3,6 +3,7 @@
 Shapes: T tokens, D width, V words, L the longest path from the root to a word.
 """
 
+import heapq
 from collections.abc import Sequence
 
 import torch
@@ -21,34 +22,25 @@ def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
     `counts` (V,) whole numbers. Nodes are numbered as they were joined, the rarest words first; equal ones in order.
     """
     n_words = counts.numel()
-    order = counts.argsort(stable=True)  # rare words first
-    # Joined nodes come out in ascending order, so the two smallest are always at the heads of two queues.
-    leaves, leaf_mass = order.tolist(), counts[order].tolist()
-    mass: list[int] = []  # of the nodes joined so far
     parent, way = [0] * (2 * n_words - 1), [0] * (2 * n_words - 1)  # words first, then nodes
-    leaf = node = 0
+    rarest = list(zip(counts.tolist(), range(n_words), strict=True))
+    heapq.heapify(rarest)
     for joined in range(n_words - 1):
         total = 0
         for side in (1, -1):
-            if leaf < n_words and (node == joined or leaf_mass[leaf] <= mass[node]):
-                child, weight, leaf = leaves[leaf], leaf_mass[leaf], leaf + 1
-            else:
-                child, weight, node = n_words + node, mass[node], node + 1
-            parent[child], way[child], total = joined, side, total + weight
-        mass.append(total)
+            mass, child = heapq.heappop(rarest)
+            parent[child], way[child], total = joined, side, total + mass
+        heapq.heappush(rarest, (total, n_words + joined))
     parents, ways = torch.tensor(parent), torch.tensor(way)
     at, paths, turns = torch.arange(n_words), [], []
     root = 2 * n_words - 2
-    while bool((at != root).any()):  # one step up for all words at once
-        above = at != root
+    while bool((above := at != root).any()):  # one step up for all words at once
         paths.append(torch.where(above, parents[at], 0))
         turns.append(torch.where(above, ways[at], 0))
         at = torch.where(above, parents[at] + n_words, root)
     upward, turning = torch.stack(paths, 1), torch.stack(turns, 1)  # (V, L) from the word to the root
-    # Root first, and what is empty last.
-    depth = (turning != 0).sum(1, keepdim=True)
-    flip = (depth - 1 - torch.arange(upward.shape[1])).clamp(min=0)
-    inside = torch.arange(upward.shape[1]) < depth
+    from_root = (turning != 0).sum(1, keepdim=True) - 1 - torch.arange(upward.shape[1])  # (V, L) below 0: ended
+    inside, flip = from_root >= 0, from_root.clamp(min=0)
     return torch.where(inside, upward.gather(1, flip), 0), torch.where(inside, turning.gather(1, flip), 0)
 
 
