@@ -131,11 +131,8 @@ def test_exponents_are_fitted_to_the_upper_half():
 
 
 def test_tables_give_ratios_to_ours_and_say_what_failed(tmp_path):
-    rows = [
-        a_row("self-organized", 100, 2.0),
-        a_row("full", 100, 30.0),
-        Row("cce", Shape(100, 8, 8), error="out of memory"),
-    ]
+    rows = [a_row("self-organized", 100, 2.0), a_row("full", 100, 30.0)]
+    rows.append(Row("cce", Shape(100, 8, 8), error="out of memory"))
     sweep = [a_row("self-organized", v, 1.0) for v in (2**14, 2**15)]
     report.write(tmp_path, {"date": "today"}, Machine(1e12, 1e14), rows, sweep)
     text = (tmp_path / "bench.md").read_text()

@@ -201,36 +201,17 @@ FILES = {
         (["nowhere"], {}, FileNotFoundError, "nowhere does not exist: give a text file, a folder of them, or"),
         ([], {}, ValueError, "no text to train on"),
         (["empty"], {}, ValueError, "empty is empty"),
-        (["text", "empty"], {}, ValueError, "empty is empty"),
         (["spaces"], {}, ValueError, "the text to train on holds no words"),
-        (
-            ["latin1"],
-            {},
-            ValueError,
-            "latin1, line 1: byte 4 of the line is no valid UTF-8 (invalid",
-        ),
-        (["text", "latin1"], {}, ValueError, "latin1, line 1: byte 4 of the line is"),
+        (["latin1"], {}, ValueError, "latin1, line 1: byte 4 of the line is no valid UTF-8 (invalid"),
         (["cut"], {}, ValueError, "cut, line 1: byte 4 of the line is no valid UTF-8 (unexpected end of data)"),
         (["nul"], {}, ValueError, "nul, line 1: byte 6 of the line is NUL"),
         (["long"], {}, ValueError, "a word of more than 1,000,000 characters, 'xxxxxxxxxxxxxxxxxxxx'"),
         (["plain.xz"], {}, ValueError, "plain.xz cannot be unpacked"),
         (["text"], {"min_count": 4}, ValueError, "fewer than 2 words: none of 6 different ones occurs 4 times in 9;"),
-        (
-            ["text"],
-            {"dev_chars": 48},
-            ValueError,
-            "the last 48 characters of a text of 47: ask `coterie lm prepare` for fewer",
-        ),
-        (
-            ["text"],
-            {"dev_chars": 47},
-            ValueError,
-            "the last 47 characters of a text of 47: ask `coterie lm prepare` for fewer",
-        ),
+        (["text"], {"dev_chars": 47}, ValueError, "the last 47 characters of a text of 47: ask `coterie lm prepare`"),
         (["text"], {"dev_chars": 5, "dev": "latin1"}, ValueError, "dev and dev_chars were both given"),
         (["text"], {"dev": "nowhere"}, FileNotFoundError, "nowhere does not exist"),
         (["text"], {"dev": "spaces"}, ValueError, "the dev part holds no words"),
-        (["text"], {"test": "nul"}, ValueError, "nul, line 1: byte 6 of the line"),
         (["text"], {"dev": "text"}, ValueError, "text was given as text to train on and to be kept apart"),
         (["text"], {"min_count": 0}, ValueError, "min_count must be at least 1; got 0"),
         (["text"], {"max_vocab": 1}, ValueError, "max_vocab must be at least 2; got 1"),
@@ -250,12 +231,6 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, blo
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
     assert not leftovers(tmp_path)
-
-
-def test_an_empty_file_is_refused_before_anything_is_read(tmp_path):
-    train, empty = save(tmp_path / "a.txt", "a b c"), save(tmp_path / "empty", "")
-    with pytest.raises(ValueError, match="empty is empty"):
-        prepare([train], tmp_path / "out", dev=empty, progress=lambda *_: pytest.fail("it was read"))
 
 
 def test_bad_folders(tmp_path):

@@ -54,8 +54,12 @@ def ask(url):
 
 @pytest.fixture(scope="module")
 def described(app):
-    """The service's description, as it gives it."""
-    return schemathesis.openapi.from_asgi("/openapi.json", app, headers={"host": "localhost"})
+    """The service's description, which names everything."""
+    found = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"host": "localhost"})
+    for path in found.raw_schema["paths"].values():
+        assert {"200", "400", "408", "413", "422", "503"} <= path["post"]["responses"].keys()
+        assert path["post"]["description"]
+    return found
 
 
 @pytest.fixture(params=list(GenerationMode))
