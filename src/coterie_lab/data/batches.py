@@ -7,7 +7,7 @@ Shapes: N pairs, B pairs of a batch, S words of a sentence, L words of a title w
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie_lab.data.pairs import Part
-from coterie_lab.data.streams import IGNORED
+from coterie_lab.data.streams import IGNORED, to_device
 
 ARTICLE_QUANTILES = (0.3, 0.6, 0.9, 1.0)
 TITLE_QUANTILES = (0.6, 0.95, 1.0)
 STEP = 4  # lengths are multiples of this
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What a model reads: words of sentences, how long each is, and the titles to predict."""
 
     article: Tensor  # (B, S)
@@ -31,17 +30,12 @@ class Batch:
     title: Tensor  # (B, L) with its end; IGNORED after it
 
     def to(self, device: torch.device) -> "Batch":
-        """On the device; from pinned memory, so that nothing waits."""
-        if device.type != "cuda":
-            return self
-        return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in self.parts()))
-
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.article, self.length, self.title
+        """On the device."""
+        return Batch(*to_device(self, device))
 
 
 class Batches:
-    """The batches of a part: by number, so that a run can go on anywhere."""
+    """The batches of a part; by number, so that a run can resume at any of them."""
 
     def __init__(
         self, part: Part, size: int, seed: int, rank: int = 0, world: int = 1, longest: int | None = None

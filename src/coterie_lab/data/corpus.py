@@ -18,19 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie_lab.data.folder import (
-    EOS,
-    UNK,
-    VOCABULARY,
-    Ids,
-    Writer,
-    dtype_of,
-    mapped,
-    opened,
-    refuse,
-    whole,
-    write_vocabulary,
-)  # fmt: skip
+from coterie_lab.data.arrays import Ids, Writer, dtype_of, mapped
+from coterie_lab.data.folder import EOS, UNK, VOCABULARY, opened, refuse, whole, write_vocabulary
 from coterie_lab.data.settings import TextSettings
 from coterie_lab.data.sources import advancing, find, read
 from coterie_lab.data.text8 import Progress

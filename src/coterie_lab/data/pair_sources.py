@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie_lab.data.reading import PACKED, TextFile, plain
 
-# Where the files of Gigaword as it is handed round are, beside the folder itself.
+# The folders that hold Gigaword's files, in the copies that are usual.
 FOLDERS = (".", "train", "Giga")
 GIGAWORD = {
     "train": ("train.article.txt", "train.title.txt"),

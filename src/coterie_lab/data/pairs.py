@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie_lab.data.arrays import dtype_of, mapped
 from coterie_lab.data.corpus import Corpus as Text
-from coterie_lab.data.folder import EOS, VOCABULARY, dtype_of, mapped, opened
+from coterie_lab.data.folder import EOS, VOCABULARY, opened
 
 PARTS = ("train", "valid", "test")
 SIDES = ("article", "title")

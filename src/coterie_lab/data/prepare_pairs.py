@@ -1,7 +1,7 @@
 """From pairs of text to a folder of ids: normalised, filtered, split, numbered.
 
-Raw text is tokenised once: what is kept goes into a file beside the folder's others, from which the words are counted
-and then numbered. Memory holds the distinct words and eight bytes a sentence, never the text.
+Raw text is tokenised once, into temporary files, from which the words are counted and then numbered. Memory holds the
+distinct words and eight bytes a sentence, never the text.
 """
 
 from collections import Counter
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie_lab.data import normalise
+from coterie_lab.data.arrays import Writer, dtype_of
 from coterie_lab.data.corpus import vocabulary
 from coterie_lab.data.filters import Filter
-from coterie_lab.data.folder import EOS, UNK, VOCABULARY, Writer, dtype_of, refuse, whole, write_vocabulary
+from coterie_lab.data.folder import EOS, UNK, VOCABULARY, refuse, whole, write_vocabulary
 from coterie_lab.data.pair_sources import Layout, find
 from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, Pairs, array_names, text_name
 from coterie_lab.data.settings import PairSettings
@@ -85,7 +86,7 @@ def _normalise(
             for raw_article, raw_title in layout.pairs(part):
                 read += 1
                 article, title = sides[0](raw_article), sides[1](raw_title)
-                # A test that others have chosen is left as it is.
+                # A published test set keeps all its pairs.
                 if part == "test" or filters.keeps(article, title):
                     file.write(f"{' '.join(article)}\t{' '.join(title)}\n")
                     kept += 1
@@ -115,7 +116,7 @@ def _split(read: dict[str, tuple[int, int]], layout: Layout, settings: PairSetti
             there = luck.permutation(read[part][0])
             rows = there if part == "test" else there[:n]
         elif part == "test" and not layout.raw and n is None:
-            continue  # Gigaword's test is elsewhere
+            continue  # Gigaword's test set has a file of its own, which is not there
         else:
             rows = order[taken:][: min(HELD_OUT, n_train // 25) if n is None else n]
             taken += len(rows)

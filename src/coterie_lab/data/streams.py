@@ -1,4 +1,4 @@
-"""The text as parallel streams, read from the disk as it is needed.
+"""The text as parallel streams; each batch is read from the disk when it is needed.
 
 Shapes: N words of text, B sequences, L steps.
 """
@@ -17,7 +17,7 @@ Ids = NDArray[Any]  # (N,)
 
 
 class Streams:
-    """The text in B pieces read side by side, L words at a time; batch by number, so that a run can go on anywhere.
+    """The text in B pieces read side by side, L words at a time; by number, so that a run can resume at any batch.
 
     Every batch has the same shape: the end of each piece, less than L words, is left out.
     """
@@ -40,7 +40,7 @@ class Streams:
         self.resident: tuple[Tensor, Tensor] | None = None
 
     def move(self, device: torch.device) -> None:
-        """Keeps the text on a GPU where it is small beside the memory that is free: a step then copies nothing over."""
+        """Keeps the text on a GPU if it needs little of the free memory: then no step copies from the host."""
         free, _ = torch.cuda.mem_get_info(device)
         if 2 * 4 * self.words.size < SMALL * free:
             words, targets = (torch.from_numpy(part.astype(np.int32)) for part in (self.words, self.targets))
@@ -53,6 +53,13 @@ class Streams:
             words, targets = self.resident
             return words[:, part].long(), targets[:, part].long()
         return _tensor(self.words[:, part]), _tensor(self.targets[:, part])
+
+
+def to_device(parts: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """A batch on the device; to a GPU it goes from pinned memory, so that nothing waits."""
+    if device.type != "cuda":
+        return parts
+    return tuple(part.pin_memory().to(device, non_blocking=True) for part in parts)
 
 
 def whole(ids: Ids, sequences: int, length: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -54,7 +54,7 @@ def test_every_pair_is_met_once_an_epoch_in_few_shapes(pairs):
     epochs = [[batches.batch(epoch * batches.steps + step) for step in range(batches.steps)] for epoch in range(2)]
     for epoch in (*epochs, list(batches.in_order())):
         assert Counter(pair for batch in epoch for pair in rows_of(batch)) == pairs_of(part)
-        shapes = {tuple(tensor.shape for tensor in batch.parts()) for batch in epoch}
+        shapes = {tuple(tensor.shape for tensor in batch) for batch in epoch}
         assert len(shapes) <= 12
         assert {len(batch.length) for batch in epoch} == {16}
     first = [[set(rows_of(batch)) for batch in epoch] for epoch in epochs]
@@ -93,7 +93,7 @@ def test_what_fills_a_batch_up_changes_nothing(pairs, preset, input_feeding):
     model = build(small(preset, input_feeding=input_feeding), pairs.counts, pairs.eos).eval()
     batch = Batches(pairs.part("train"), 16, seed=0).batch(0)
     with torch.no_grad():
-        together = model.hidden(*batch.parts())
+        together = model.hidden(*batch)
         for row in range(3):
             n, m = int(batch.length[row]), int((batch.title[row] >= 0).sum())
             article = torch.cat((batch.article[row, :n], torch.randint(0, 9, (5,))))[None]
@@ -209,7 +209,7 @@ def test_evaluation_counts_every_word_of_the_titles(pairs):
     total = n = 0
     with torch.no_grad():
         for batch in Batches(pairs.part("valid"), 1, 0).in_order():
-            row = model.eval().head.log_prob(model.hidden(*batch.parts()))[0]
+            row = model.eval().head.log_prob(model.hidden(*batch))[0]
             title = batch.title[0]
             total += float(row.gather(1, title.clamp(min=0)[:, None]).squeeze(1)[title >= 0].sum())
             n += int((title >= 0).sum())

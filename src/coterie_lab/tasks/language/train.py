@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie_lab.data.corpus import Corpus, digest
 from coterie_lab.data.folder import VOCABULARY
-from coterie_lab.data.streams import Streams
+from coterie_lab.data.streams import Streams, to_device
 from coterie_lab.heads import Material
 from coterie_lab.models.language import LanguageModel
 from coterie_lab.models.word_model import assemble, projection_of
@@ -88,9 +88,7 @@ class LanguageTask(Task):
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Words and targets, both (B, L)."""
         parts = self.streams.batch(step % self.steps_per_epoch)
-        if self.device.type != "cuda" or self.streams.resident:
-            return parts
-        return tuple(part.pin_memory().to(self.device, non_blocking=True) for part in parts)
+        return parts if self.streams.resident else to_device(parts, self.device)
 
     def loss(self, *batch: Tensor) -> Tensor:
         words, target = batch

@@ -76,7 +76,7 @@ def evaluate(model: Summarizer, batches: Batches) -> dict[str, float]:
         for batch in batches.in_order():
             words += int((batch.title >= 0).sum())  # still on the CPU
             batch = batch.to(device)
-            hidden = model.hidden(*batch.parts())
+            hidden = model.hidden(*batch)
             total += model.head(hidden, batch.title).output.double().sum()  # 0 where there is no word
     loss = -float(total) / words
     return {"loss": loss, "perplexity": perplexity(loss), **factors}
@@ -102,7 +102,7 @@ class SummaryTask(Task):
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Sentences (B, S), their lengths (B,), titles (B, L)."""
-        return self.train.batch(step).to(self.device).parts()
+        return self.train.batch(step).to(self.device)
 
     def loss(self, *batch: Tensor) -> Tensor:
         loss: Tensor = self.module(*batch)
