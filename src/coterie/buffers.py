@@ -12,9 +12,9 @@ class ExactBuffers(nn.Module):
     Running means and sums would stall in half precision: a step of 1/f is rounded away.
     """
 
+    # What `.to()`, `.half()` and `.cuda()` call; there is no public method to override instead.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        for name, buffer in self._buffers.items():
-            assert buffer is not None
+        for name, buffer in list(self.named_buffers(recurse=False)):
             moved = fn(buffer)
-            self._buffers[name] = moved if moved.dtype == buffer.dtype else buffer.to(moved.device)
+            setattr(self, name, moved if moved.dtype == buffer.dtype else buffer.to(moved.device))
         return self
