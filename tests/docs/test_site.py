@@ -27,3 +27,10 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_a_network(tmp_
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_walk_names_files_that_are_there() -> None:
+    named = re.findall(r"`([\w/.]+(?:\.py|\.json|/))`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    homes = [ROOT, ROOT / "src/coterie", ROOT / "src/coterie_lab", ROOT / "src/coterie_lab/tasks/language"]
+    assert len(named) > 30
+    assert not [path for path in named if not any((home / path).exists() for home in homes)]
