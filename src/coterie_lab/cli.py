@@ -57,7 +57,3 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in too_large):
             raise
         sys.exit(f"coterie: that takes more memory than there is; make the model or the batch smaller ({error})")
-
-
-if __name__ == "__main__":
-    main()

@@ -30,18 +30,13 @@ def demo(
 def bench(
     out: Annotated[Path, Option(help="the folder for bench.json, bench.md and bench.png")] = Path("runs/bench"),
     shapes: Annotated[
-        list[str] | None,
-        Option("--shape", help="V,d,tokens; may be repeated", show_default="a few for this device"),
+        list[str] | None, Option("--shape", help="V,d,tokens; repeat it", show_default="a few for this device")
     ] = None,
-    heads: Annotated[
-        str, Option(help="heads to time, with commas between; also the others of `coterie lm train --head`")
-    ] = ", ".join(NAMES),
+    heads: Annotated[str, Option(help="with commas between; also others of `coterie lm train`")] = ", ".join(NAMES),
     sweep: Annotated[bool, Option(help="also time V from 2^14 to 2^20")] = True,
     device: OnDevice = "auto",
     seconds: Annotated[float, Option(min=0.01, help="time for each measurement")] = 1.0,
-    redraw: Annotated[
-        Path | None, Option(help="measure nothing: write the tables and the plot of this bench.json")
-    ] = None,
+    redraw: Annotated[Path | None, Option(help="measure nothing: write tables and plot of this bench.json")] = None,
 ) -> None:
     """Time heads side by side: forward, training step, memory and top-k, against what the device allows."""
     from coterie_lab.bench import report
@@ -63,26 +58,14 @@ def bench(
 
 @takes(TrainingSettings, "each head's own", only=("epochs", "evaluate_every", "device"))
 def reproduce(
-    experiment: Annotated[
-        str,
-        Argument(metavar="EXPERIMENT", help="text8, wikitext2, summarization, or generated (an invented language)"),
-    ],
+    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8, wikitext2, generated or summarization")],
     out: Annotated[Path, Option(metavar="DIR", help="the folder for runs and report")],
-    source: Annotated[
-        str | None, Argument(metavar="SRC", help="text or pairs, raw or prepared; or the name text8")
-    ] = None,
-    heads: Annotated[str, Option(help="heads and variants of them to compare, with commas between")] = (
-        "full,self-organized"
-    ),
+    source: Annotated[str | None, Argument(metavar="SRC", help="text or pairs, raw or prepared; or text8")] = None,
+    heads: Annotated[str, Option(help="what to compare, with commas between")] = "full,self-organized",
     seeds: Annotated[str, Option(help="with commas between; every head is trained with each")] = "0",
-    setting: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=VALUE", help="a setting of all runs, as in `coterie lm train`; may be repeated"),
-    ] = None,
+    setting: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="a setting of all runs; repeat it")] = None,
     preset: Annotated[str, Option(help="summarization: best, or paper, as printed there")] = "best",
-    duc: Annotated[
-        Path | None, Option(metavar="DIR", help="summarization: DUC-2004's input.txt and task1_ref0.txt …")
-    ] = None,
+    duc: Annotated[Path | None, Option(metavar="DIR", help="summarization: a folder with DUC-2004's files")] = None,
     max_vocab: Annotated[int | None, Option(min=3, help="summarization, raw pairs: size of the vocabulary")] = None,
     source_words: Annotated[
         bool, Option("--source-words", help="summarization, raw pairs: fill the vocabulary up from the sentences")

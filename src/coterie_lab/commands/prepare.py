@@ -24,8 +24,7 @@ Force = Annotated[bool, Option("--force", help="replace what is at OUT")]
 @takes(TextSettings)
 def prepare_text(
     src: Annotated[
-        list[str],
-        Argument(metavar="SRC", help="text files, plain or .xz, .gz, .zst; folders of them; or the name text8"),
+        list[str], Argument(metavar="SRC", help="text files, plain or .xz, .gz, .zst; folders of them; or text8")
     ],
     out: Out,
     force: Force = False,
@@ -71,10 +70,7 @@ def _show_text(console: Console, corpus: "Corpus", seconds: float) -> None:
 @takes(PairSettings)
 def prepare_pairs(
     src: Annotated[
-        list[Path],
-        Argument(
-            metavar="SRC", help="files of raw pairs, sentence TAB title, or folders of them; or Gigaword's own folder"
-        ),
+        list[Path], Argument(metavar="SRC", help="files of pairs, sentence TAB title; folders of them; or Gigaword's")
     ],
     out: Out,
     force: Force = False,

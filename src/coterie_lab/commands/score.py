@@ -25,12 +25,10 @@ class Mode(StrEnum):
 def score(
     hypotheses: Annotated[Path, Argument(metavar="HYPOTHESES", help="the summaries, one a line")],
     reference: Annotated[
-        list[Path] | None,
-        Option("--reference", metavar="FILE", help="what they should say, line by line; repeat it for several"),
+        list[Path] | None, Option(metavar="FILE", help="what they should say, line by line; repeat it for several")
     ] = None,
     references: Annotated[
-        Path | None,
-        Option("--references", metavar="DIR", help="a folder with task1_ref0.txt, …, as Gigaword's and DUC's are"),
+        Path | None, Option(metavar="DIR", help="a folder with task1_ref0.txt, …, as Gigaword's and DUC's are")
     ] = None,
     mode: Annotated[
         Mode | None,

@@ -30,9 +30,7 @@ Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie sum
 def cluster(
     data: Data,
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],
-    titles_only: Annotated[
-        bool, Option("--titles-only", help="learn from the titles alone, as in the paper, not from the sentences too")
-    ] = False,
+    titles_only: Annotated[bool, Option("--titles-only", help="leave the sentences out, as in the paper")] = False,
     resume: training.Resume = False,
     force: training.Force = False,
     *,
@@ -66,8 +64,8 @@ def train(
     partition: Annotated[
         Path | None,
         Option(
-            help="start from these clusters: a file, or the folder of `coterie summarize cluster`. They stay fixed "
-            "unless --head-option reorganize_every=N is given"
+            help="clusters: a file, or the folder of `coterie summarize cluster`; they stay fixed unless "
+            "--head-option reorganize_every=N is given"
         ),
     ] = None,
     resume: training.Resume = False,
@@ -98,9 +96,7 @@ def generate(
     run: Annotated[Path, Argument(metavar="RUN", help="a run's folder, from `coterie summarize train`")],
     text: Annotated[Path | None, Argument(metavar="FILE", help="a sentence a line; standard input otherwise")] = None,
     interactive: Annotated[bool, Option("--interactive", help="answer each line at once")] = False,
-    duc: Annotated[
-        bool, Option("--duc", help="titles do not end: exactly --length words, as DUC-2004 is scored")
-    ] = False,
+    duc: Annotated[bool, Option("--duc", help="write exactly --length words, as DUC-2004 is scored")] = False,
     device: OnDevice = "auto",
     *,
     given: dict[str, Any],
