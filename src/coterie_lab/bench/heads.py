@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from coterie.graphs import capture
 from coterie_lab.bench.methods import Method, build
 from coterie_lab.bench.shapes import Machine, Shape, problem
-from coterie_lab.bench.timing import Work, captured, in_loops, in_turns, peak_memory
+from coterie_lab.bench.timing import Work, in_loops, in_turns, peak_memory
 
 TOGETHER = 4 << 30  # bytes that methods which take turns may hold
 Result = TypeVar("Result")
@@ -81,7 +82,7 @@ class Contest:
             if method is not None and (device.type == "cuda" or not method.graph):
                 self.methods[name] = method
             elif self.rows[name].error is None:
-                del self.rows[name]  # not to be had here
+                del self.rows[name]  # this machine lacks what it needs
 
     def training(self, seconds: float) -> None:
         """Steps, in a plain loop too, their memory, and the forward alone."""
@@ -110,7 +111,7 @@ class Contest:
         """Forward and backward; gradients are made anew each time, as after `zero_grad()`."""
         inputs = [self.hidden, *method.module.parameters()]
         step = lambda: torch.autograd.grad(method.loss(self.hidden, self.target), inputs)  # noqa: E731
-        return captured(step) if method.graph else step
+        return capture(step) if method.graph else step
 
     def forward(self, method: Method) -> Work | None:
         return None if method.graph else torch.no_grad()(lambda: method.loss(self.hidden, self.target))

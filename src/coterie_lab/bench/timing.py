@@ -84,29 +84,13 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def captured(work: Work) -> Work:
-    """The same work as one CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
-
-
 def peak_memory(work: Work, before: int) -> int:
-    """Bytes taken at the peak of one run, beyond those `before`, with what CUDA graphs keep for the next one."""
+    """Bytes taken at the peak of one run, beyond those `before`."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     work()
     torch.cuda.synchronize()
-    recorded = [part for part in torch.cuda.memory_snapshot() if part["segment_pool_id"] != (0, 0)]
-    idle: int = sum(part["total_size"] - part["allocated_size"] for part in recorded)
-    return torch.cuda.max_memory_allocated() + idle - before
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _by_events(work: Work, repeats: int, device: torch.device) -> list[float]:

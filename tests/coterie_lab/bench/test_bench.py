@@ -189,15 +189,3 @@ def test_a_reorganization_is_timed():
     found = clusters.reorganization(words=2000, clusters=20)
     assert found["reorganizing_seconds"] > 0
     assert found["moved"]["share_of_words"] > 0.5
-
-
-def test_memory_that_recordings_keep_is_counted(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 500)
-    parts = [((0, 0), 900, 100), ((0, 7), 80, 50)]  # what the allocator keeps for anybody, and for one graph
-    found = [{"segment_pool_id": pool, "total_size": size, "allocated_size": used} for pool, size, used in parts]
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: found)
-    calls = []
-    assert timing.peak_memory(lambda: calls.append(1), before=200) == 500 + 30 - 200
-    assert calls == [1]
