@@ -24,6 +24,15 @@ def with_empty_clusters(n_classes: int = 53, n_clusters: int = 9, **options) -> 
     return make(n_classes, partition=Partition(cluster_of, n_clusters), **options)
 
 
+def assert_best(found, dense, atol=1e-5):
+    """Values and words (T, k) are the best of the dense distribution (T, V), each word once."""
+    values, indices = found
+    k = values.shape[1]
+    torch.testing.assert_close(values, dense.topk(k).values, rtol=1e-5, atol=atol)
+    torch.testing.assert_close(dense.gather(1, indices), values, rtol=1e-5, atol=atol)
+    assert all(len(set(row)) == k for row in indices.tolist())
+
+
 SHAPES = {
     "default": make,
     "empty clusters": with_empty_clusters,

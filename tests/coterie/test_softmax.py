@@ -2,31 +2,15 @@
 
 import copy
 import io
-import math
 import pickle
 import shutil
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from coterie import SelfOrganizedSoftmax
 from tests.layers import WIDTH, make, with_empty_clusters
-
-
-@pytest.mark.parametrize("leading", [(), (1,), (6,), (2, 3), (2, 1, 3), (0,), (0, 4)])
-def test_any_leading_shape(leading):
-    head = make()
-    hidden, target = torch.randn(*leading, WIDTH), torch.randint(0, 53, leading)
-    output, loss = head(hidden, target)
-    assert output.shape == target.shape
-    assert loss.shape == ()
-    assert torch.isfinite(loss)
-    assert head.log_prob(hidden).shape == (*leading, 53)
-    assert head.cluster_log_prob(hidden).shape == (*leading, head.n_clusters)
-    assert head.predict(hidden).shape == head.sample(hidden).shape == leading
-    assert head.topk(hidden, 3)[0].shape == head.topk(hidden, 3)[1].shape == (*leading, 3)
 
 
 def test_the_three_reductions_and_ignore_index():
@@ -58,16 +42,6 @@ def test_every_parameter_has_a_gradient_at_every_step(make_head):
     head = make_head()
     head(torch.randn(1, WIDTH), torch.zeros(1, dtype=torch.int64)).loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in head.parameters())
-
-
-@pytest.mark.parametrize("projection", [True, False])
-@pytest.mark.parametrize("grad", [True, False])
-def test_the_best_are_the_dense_best_in_autocast_too(projection, grad):
-    head = make(300, in_features=16, projection=projection)
-    hidden = torch.randn(45, 16)
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(grad):
-        values, _ = head.topk(hidden, 10)
-        torch.testing.assert_close(values, head.log_prob(hidden).topk(10).values)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -136,23 +110,6 @@ def test_compiles_as_one_graph_and_learns_the_same(compiler, backend):
     eager.reorganize()
     other.reorganize()
     assert torch.allclose(compiled(hidden, target).loss, eager(hidden, target).loss, atol=1e-5)
-
-
-@pytest.mark.parametrize("method", ["log_prob", "predict"])
-def test_exports(method):
-    class Wrapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = with_empty_clusters().eval()
-
-        def forward(self, hidden):
-            return getattr(self.head, method)(hidden)
-
-    module = Wrapped()
-    batch = torch.export.Dim("batch", min=2)
-    program = torch.export.export(module, (torch.randn(4, WIDTH),), dynamic_shapes=({0: batch},))
-    hidden = torch.randn(9, WIDTH)
-    assert torch.allclose(program.module()(hidden).float(), module(hidden).float(), atol=1e-6)
 
 
 def trained():
@@ -307,34 +264,6 @@ def test_a_layer_starts_as_documented():
     assert not torch.equal(SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection[:WIDTH], torch.eye(WIDTH))
 
 
-def test_second_derivatives_are_refused_not_wrong():
-    head = make(projection=False)
-    hidden = torch.randn(4, WIDTH, requires_grad=True)
-    loss = head(hidden, torch.tensor([1, 2, 3, 4])).loss
-    with pytest.raises(RuntimeError, match=r'second derivatives .* need backend="reference"'):
-        torch.autograd.grad(loss, hidden, create_graph=True)
-
-
-def test_a_batch_that_is_not_finite_is_counted_nowhere():
-    head = make(counts=None)
-    hidden, target = torch.randn(5, WIDTH), torch.arange(5)
-    head(hidden, target)
-    head(hidden * torch.nan, target)
-    assert head.counts.sum() == 5
-    measures = head.measures()
-    assert measures.tokens == 5
-    assert math.isfinite(measures.perplexity)
-
-
-def test_training_and_evaluation_are_measured_apart():
-    head = make()
-    head(torch.randn(5, WIDTH), torch.arange(5))
-    head.eval()
-    head(torch.randn(3, WIDTH), torch.arange(3))
-    assert head.measures().tokens == 3
-    assert head.train().measures().tokens == 5
-
-
 def test_reorganizing_inside_autocast_is_the_same():
     heads = []
     for autocast in (False, True):
@@ -345,39 +274,6 @@ def test_reorganizing_inside_autocast_is_the_same():
             head.reorganize()
         heads.append(head)
     assert torch.equal(heads[0].partition.cluster_of, heads[1].partition.cluster_of)
-
-
-def test_one_cluster_without_projection_is_the_full_softmax():
-    head = make(n_clusters=1, projection=False, dtype=torch.float64)
-    hidden = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
-    target = torch.randint(0, 53, (9,))
-    loss = F.cross_entropy(F.linear(hidden, head.weight, head.bias), target)
-    inputs = [hidden, head.weight, head.bias]
-    assert torch.allclose(head(hidden, target).loss, loss)
-    for got, want in zip(
-        torch.autograd.grad(head(hidden, target).loss, inputs), torch.autograd.grad(loss, inputs), strict=True
-    ):
-        assert torch.allclose(got, want)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_gradients_computed_ahead_are_the_gradients_however_often_and_however_scaled(reduction):
-    """Backward twice through one graph, with a scaled loss, with uneven weights: always what the definition says."""
-    results = []
-    for backend in ("torch", "reference"):
-        torch.manual_seed(1)
-        head = make(reduction=reduction, backend=backend, dtype=torch.float64)
-        hidden = torch.randn(30, WIDTH, dtype=torch.float64, requires_grad=True)
-        target = torch.randint(0, 53, (30,))
-        target[::7] = -100
-        loss = head(hidden, target).loss.sum()
-        for factor in (1.0, 0.25, 3.0):
-            (factor * loss).backward(retain_graph=True)
-        weights = torch.rand(30, dtype=torch.float64)
-        (head(hidden, target).output * weights).sum().backward()
-        results.append([hidden.grad, *(parameter.grad for parameter in head.parameters())])
-    for got, want in zip(*results, strict=True):
-        assert torch.allclose(got, want, atol=1e-9)
 
 
 def test_cluster_perplexity_falls_when_words_move_to_their_company():

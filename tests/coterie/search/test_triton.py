@@ -12,7 +12,7 @@ from coterie.loss.levels import cluster_log_softmax
 from coterie.search import triton as search_gpu
 from coterie.search.triton import GpuWords
 from coterie.search.words import Words
-from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
+from tests.layers import SHAPES, WIDTH, assert_best, make, with_empty_clusters
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -71,15 +71,6 @@ def test_few_rows_and_many_have_the_same_logits(rows, dtype):
     exact = Words(head.weight.to(dtype).double(), head.bias.double(), head.partition)
     expected = exact.log_prob(word_hidden.double(), log_cluster.double()).float()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def assert_best(found, dense):
-    """Values and words are the best of the dense distribution (T, V)."""
-    values, indices = found
-    k = values.shape[1]
-    torch.testing.assert_close(values, dense.topk(k).values, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(dense.gather(1, indices), values, rtol=1e-5, atol=1e-5)
-    assert all(len(set(row)) == k for row in indices.tolist())
 
 
 @pytest.mark.parametrize("shape, k", [*((shape, 3) for shape in SHAPES), ("empty clusters", 1), ("default", 13)])

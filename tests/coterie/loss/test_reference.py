@@ -1,0 +1,62 @@
+"""The loss and its gradients are those of its definition, word by word."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.layers import SHAPES, WIDTH, make, with_empty_clusters
+from tests.reference import dense
+
+TORCH_BACKENDS = ("reference", "torch")
+
+
+@pytest.mark.parametrize("backend", TORCH_BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_loss_and_every_gradient_equal_the_dense_reference(shape, backend):
+    head = SHAPES[shape](dtype=torch.float64, backend=backend)
+    hidden = torch.randn(13, WIDTH, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, head.n_classes, (13,))
+    inputs = [hidden, *head.parameters()]
+
+    expected_output = dense.log_prob(head, hidden).gather(1, target[:, None]).squeeze(1)
+    expected = torch.autograd.grad(-expected_output.mean(), inputs, allow_unused=True, materialize_grads=True)
+    out = head(hidden, target)
+    actual = torch.autograd.grad(out.loss, inputs)
+
+    assert torch.allclose(out.output, expected_output, atol=1e-9, rtol=0)
+    assert torch.allclose(out.loss, -expected_output.mean(), atol=1e-9, rtol=0)
+    for got, want in zip(actual, expected, strict=True):
+        assert torch.allclose(got, want, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("backend", TORCH_BACKENDS)
+@pytest.mark.parametrize("make_head", [make, with_empty_clusters])
+def test_label_smoothing_at_each_level(make_head, backend):
+    head = make_head(dtype=torch.float64, label_smoothing=0.2, reduction="none", backend=backend)
+    hidden = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 53, (9,))
+    expected = dense.smoothed_loss(head, hidden, target, 0.2)
+    out = head(hidden, target)
+    assert torch.allclose(out.loss, expected, atol=1e-9, rtol=0)
+    assert not torch.allclose(out.loss, -out.output)
+    inputs = [hidden, *head.parameters()]
+    weights = torch.randn(9, dtype=torch.float64)
+    for got, want in zip(
+        torch.autograd.grad((out.loss * weights).sum(), inputs),
+        torch.autograd.grad((expected * weights).sum(), inputs),
+        strict=True,
+    ):
+        assert torch.allclose(got, want, atol=1e-9, rtol=0)
+
+
+def test_one_cluster_without_projection_is_the_full_softmax():
+    head = make(n_clusters=1, projection=False, dtype=torch.float64)
+    hidden = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 53, (9,))
+    loss = F.cross_entropy(F.linear(hidden, head.weight, head.bias), target)
+    inputs = [hidden, head.weight, head.bias]
+    assert torch.allclose(head(hidden, target).loss, loss)
+    for got, want in zip(
+        torch.autograd.grad(head(hidden, target).loss, inputs), torch.autograd.grad(loss, inputs), strict=True
+    ):
+        assert torch.allclose(got, want)
