@@ -3,20 +3,11 @@
 Shapes: V words, C clusters, D width.
 """
 
-from typing import Protocol
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.clustering.partition import Partition
 from coterie.loss.dispatch import HAS_TRITON
-
-
-class Clustered(Protocol):
-    """A head with clusters, as far as an embedding needs to know it."""
-
-    cluster_weight: nn.Parameter  # (C, D)
-    partition: Partition
+from coterie.softmax import SelfOrganizedSoftmax
 
 
 class Embedding(nn.Embedding):
@@ -25,7 +16,8 @@ class Embedding(nn.Embedding):
 
     def __init__(self, n_words: int, width: int) -> None:
         super().__init__(n_words, width)
-        self._head: tuple[Clustered] | None = None  # not a module of its own: its parameters are counted elsewhere
+        # In a tuple, so that it is no submodule: its parameters are the model's already.
+        self._head: tuple[SelfOrganizedSoftmax] | None = None
 
     def forward(self, words: Tensor) -> Tensor:
         """(...) → (..., D)."""
@@ -35,7 +27,7 @@ class Embedding(nn.Embedding):
         (head,) = self._head
         return vectors + look_up(head.cluster_weight, head.partition.cluster_of[words])
 
-    def add_clusters(self, head: Clustered) -> None:
+    def add_clusters(self, head: SelfOrganizedSoftmax) -> None:
         """A word goes in as its own vector plus that of its cluster in this head, whichever the model has later."""
         self._head = (head,)
 

@@ -8,7 +8,6 @@ Shapes: T tokens of one process, D width, V words.
 
 import gc
 import hashlib
-import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -109,11 +108,10 @@ def shared(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     """The model with its gradients averaged over all processes."""
     if world.size == 1:
         return model
-    wrapper: type[Any] = nn.parallel.DistributedDataParallel
-    # Buffers are the head's memory and clusters, the same everywhere: nothing to send. The option's name has changed.
-    names = inspect.signature(wrapper.__init__).parameters
-    option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-    module: nn.Module = wrapper(model, device_ids=[device] if device.type == "cuda" else None, **{option: False})
+    module = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    # Buffers are the head's memory and clusters, the same everywhere: nothing to send. As an argument this has another
+    # name in every other version of torch.
+    module.broadcast_buffers = False
     return module
 
 

@@ -68,23 +68,19 @@ class Optimizer(torch.optim.Optimizer):
 class Adam(Optimizer):
     """p ← p - lr · m̂ / (√v̂ + ε), with running means m of g and v of g²; `decoupled`: AdamW's weight decay."""
 
+    betas = (0.9, 0.999)
+
     def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        eps: float = 1e-8,
+        self, params: ParamsT, lr: float = 1e-3, weight_decay: float = 0.0, decoupled: bool = False, eps: float = 1e-8
     ) -> None:
-        super().__init__(params, lr, betas=betas, weight_decay=weight_decay, eps=eps)
+        super().__init__(params, lr, weight_decay=weight_decay, eps=eps)
         self.decoupled = decoupled
         for parameter, state in self.state.items():
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
 
     def update(self, group: Group, parameters: list[Tensor], scale: Tensor | None) -> None:
         small = [parameter for parameter in parameters if not is_large(parameter)]
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = self.betas
         adam(
             small, [parameter.grad for parameter in small if parameter.grad is not None],
             self.held(small, "exp_avg"), self.held(small, "exp_avg_sq"), [], self.held(small, "step"),
@@ -99,7 +95,7 @@ class Adam(Optimizer):
             assert parameter.grad is not None
             kernel.update(
                 parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], group["lr"], state["step"], scale,
-                group["betas"], group["eps"], group["weight_decay"], self.decoupled,
+                self.betas, group["eps"], group["weight_decay"], self.decoupled,
             )  # fmt: skip
 
 
@@ -115,6 +111,8 @@ class Adagrad(Optimizer):
     `accumulator`: where Σ starts. At 0 every weight's first step is a full learning rate, whatever its gradient.
     """
 
+    eps = 1e-10
+
     def __init__(
         self,
         params: ParamsT,
@@ -122,9 +120,8 @@ class Adagrad(Optimizer):
         accumulator: float = 0.0,
         weight_decay: float = 0.0,
         rowwise: bool = False,
-        eps: float = 1e-10,
     ) -> None:
-        super().__init__(params, lr, weight_decay=weight_decay, rowwise=rowwise, eps=eps)
+        super().__init__(params, lr, weight_decay=weight_decay, rowwise=rowwise)
         for group in self.param_groups:
             for parameter in group["params"]:
                 shape = (parameter.shape[0], *[1] * (parameter.ndim - 1)) if group["rowwise"] else parameter.shape
@@ -136,7 +133,7 @@ class Adagrad(Optimizer):
             adagrad(
                 parameters, [parameter.grad for parameter in parameters if parameter.grad is not None],
                 self.held(parameters, "sum"), self.held(parameters, "step"), fused=True, grad_scale=scale,
-                lr=group["lr"], weight_decay=group["weight_decay"], lr_decay=0.0, eps=group["eps"], maximize=False,
+                lr=group["lr"], weight_decay=group["weight_decay"], lr_decay=0.0, eps=self.eps, maximize=False,
             )  # fmt: skip
             return
         for parameter, total in zip(parameters, self.held(parameters, "sum"), strict=True):  # (rows, D), (rows, 1)
@@ -145,20 +142,15 @@ class Adagrad(Optimizer):
             if group["weight_decay"]:
                 gradient = gradient + group["weight_decay"] * parameter
             total.add_(torch.linalg.vector_norm(gradient, dim=-1, keepdim=True).square() / gradient.shape[-1])
-            parameter.addcmul_(gradient, group["lr"] / (total.sqrt() + group["eps"]), value=-1)
+            parameter.addcmul_(gradient, group["lr"] / (total.sqrt() + self.eps), value=-1)
 
 
 def build(settings: TrainingSettings, groups: list[Group]) -> Optimizer:
     """The optimizer that the settings ask for, over groups of parameters."""
     prepared: list[Group] = []
-    for group in groups:
-        group = {"weight_decay": settings.weight_decay, **group}
-        group["initial_lr"] = settings.learning_rate * group.pop("factor", 1.0)
-        group["lr"] = group["initial_lr"]
-        if settings.optimizer != "adagrad":
-            group.pop("rowwise", None)  # one sum a row is Adagrad's
-        prepared.append(group)
-    prepared = [group for group in prepared if group["params"]]
+    for group in filter(lambda group: group["params"], groups):
+        rate = settings.learning_rate * group.get("factor", 1.0)
+        prepared.append({"weight_decay": settings.weight_decay, **group, "initial_lr": rate, "lr": rate})
     if settings.optimizer == "adagrad":
         return Adagrad(prepared, accumulator=settings.accumulator)
     return Adam(prepared, decoupled=settings.optimizer == "adamw")

@@ -69,10 +69,6 @@ class Run:
         with written(self.environments), self.environments.open("a") as file:
             file.write(json.dumps(describe(), ensure_ascii=False) + "\n")
 
-    def finish(self, result: dict[str, Any]) -> None:
-        """Notes what came out; the run is then finished."""
-        write_json(self.result, result)
-
 
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON whole or not at all."""

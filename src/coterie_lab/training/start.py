@@ -13,7 +13,7 @@ from coterie_lab.training.device import choose_device
 from coterie_lab.training.distributed import World
 from coterie_lab.training.logs import Bar
 from coterie_lab.training.loop import Progress, Trainer
-from coterie_lab.training.run import Run, alone, read_json, write_whole
+from coterie_lab.training.run import Run, alone, read_json, write_json, write_whole
 from coterie_lab.training.settings import ModelSettings
 from coterie_lab.training.task import Task
 
@@ -71,7 +71,7 @@ def train(
             progress = trainer.fit(bar)
         if progress.finished:
             result = {"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds}
-            world.by_main(lambda: run.finish(result))
+            world.by_main(lambda: write_json(run.result, result))
     world.from_main(None)  # nobody leaves before the others: connections cut short end a process with an error
     return progress
 

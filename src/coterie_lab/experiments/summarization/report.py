@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +52,7 @@ def write(
             for which, found in scores.items()
             if {"self-organized", "full"} <= found.keys()
         },
-        "speeds": [asdict(speed) for speed in speeds],
+        "speeds": speeds,
         "examples": _examples(articles, references, {name: own[0] for name, own in written.items()}),
         **reports.origin(rows),
     }  # fmt: skip

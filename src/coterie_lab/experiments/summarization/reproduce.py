@@ -1,7 +1,7 @@
 """The paper's summarization experiment: clusters of the words, every head in the same trainer, titles, a report."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from coterie_lab.data.sources import check_made_from
 from coterie_lab.experiments.comparison import Row, chosen, rows_of, run_all, say
 from coterie_lab.experiments.report import Data
 from coterie_lab.experiments.summarization.report import write
-from coterie_lab.experiments.summarization.speed import Speed, measure
+from coterie_lab.experiments.summarization.speed import Speed, speeds
 from coterie_lab.experiments.summarization.variants import VARIANTS, Variant
 from coterie_lab.scoring.references import Duc
 from coterie_lab.tasks.summarization import clusters
@@ -25,11 +25,10 @@ from coterie_lab.tasks.summarization.settings import Decoding, language_settings
 from coterie_lab.tasks.summarization.train import train
 from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training.loop import Progress
-from coterie_lab.training.run import read_json, write_json, write_whole
+from coterie_lab.training.run import write_whole
 
 TITLES = "test.titles.txt"  # in a run's folder: what it wrote for the test
 DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, other titles
-SIDE_BY_SIDE = (1, 16)  # sentences at a time when the speed of search is measured
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,12 @@ def reproduce(
     rows = rows_of(variants, seeds, out)
     if not run_all(rows, seeds, trained, console):
         return None
-    speeds = []
+    measured: list[Speed] = []
     if plan.sentences:
         say(console, "the speed of search on a CPU")
-        speeds = _speeds(pairs, out / "decoding.json", rows, plan)
-    return write(out, pairs, rows, seeds, speeds, TITLES, duc, _duc_titles(duc))
+        runs = {row.variant.label: row.paths[0] for row in rows}
+        measured = speeds(runs, pairs.text("test", "article")[: plan.sentences], out / "decoding.json")
+    return write(out, pairs, rows, seeds, measured, TITLES, duc, _duc_titles(duc))
 
 
 def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
@@ -125,20 +125,3 @@ def _duc_titles(duc: Duc | None) -> str:
     """The file of what a run writes for DUC's sentences."""
     told = "\n".join(duc.sentences if duc else [])
     return DUC_TITLES.format(digest=hashlib.sha256(told.encode()).hexdigest()[:8])
-
-
-def _speeds(pairs: Pairs, file: Path, rows: list[Row[Variant]], plan: Plan) -> list[Speed]:
-    """Measures the search of each variant's first run; once."""
-    known = [Speed(**speed) for speed in read_json(file)] if file.exists() else []
-    sentences = pairs.text("test", "article")[: plan.sentences]
-    found = []
-    for row in rows:
-        for batch in SIDE_BY_SIDE:
-            wanted = (row.variant.label, len(sentences), batch)
-            speed = next((one for one in known if (one.name, one.sentences, one.batch) == wanted), None)
-            if speed is None:
-                speed = measure(row.variant.label, row.paths[0], sentences, batch)
-                known.append(speed)
-                write_json(file, [asdict(one) for one in known])
-            found.append(speed)
-    return found

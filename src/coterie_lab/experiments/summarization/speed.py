@@ -3,9 +3,8 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,27 +14,28 @@ from coterie_lab.heads.registry import Head
 from coterie_lab.models.beam import TopK
 from coterie_lab.tasks.summarization.settings import Decoding
 from coterie_lab.tasks.summarization.trained import Trained
+from coterie_lab.training.run import read_json, write_json
 
+SIDE_BY_SIDE = (1, 16)  # sentences at a time
 ROUNDS = 2  # each way in turn, so that what else the machine does meets both; the faster round counts
 
-
-@dataclass(frozen=True)
-class Speed:
-    """Of one model, on the same sentences both ways."""
-
-    name: str
-    sentences: int
-    batch: int
-    threads: int
-    dense_seconds: float
-    pruned_seconds: float | None  # None: the head knows no shorter way
-    equal: int | None  # titles that are the same both ways
+Speed = dict[str, Any]
 
 
-def measure(name: str, path: Path, lines: Sequence[str], batch: int) -> Speed:
-    """Searches both ways with the model of a run."""
-    trained = Trained.open(path, "cpu").of_tokens()
-    decoding = replace(Decoding(), batch=batch)
+def speeds(runs: dict[str, Path], lines: Sequence[str], file: Path) -> list[Speed]:
+    """Measures the models of runs, by their labels, on the same sentences; what `file` knows is not measured again."""
+    known = {(one["name"], one["sentences"], one["batch"]): one for one in (read_json(file) if file.exists() else [])}
+    wanted = [(label, len(lines), batch) for label in runs for batch in SIDE_BY_SIDE]
+    for label, n, batch in wanted:
+        if (label, n, batch) not in known:
+            known[label, n, batch] = {"name": label, "batch": batch, **_measure(runs[label], lines, batch)}
+            write_json(file, list(known.values()))
+    return [known[one] for one in wanted]
+
+
+def _measure(path: Path, lines: Sequence[str], batch: int) -> Speed:
+    """Searches both ways with the model of a run; a head that has no shorter way is searched one way."""
+    trained, decoding = Trained.open(path, "cpu").of_tokens(), Decoding(batch=batch)
     head = cast(Head, trained.model.head)
 
     def dense(hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -45,14 +45,18 @@ def measure(name: str, path: Path, lines: Sequence[str], batch: int) -> Speed:
     ways: dict[str, TopK | None] = {"dense": dense}
     if isinstance(head, SelfOrganizedSoftmax):
         ways["pruned"] = None  # its own
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = dict.fromkeys(ways, math.inf)
     titles: dict[str, list[str]] = {}
     for _ in range(ROUNDS):
         for way, topk in ways.items():
             begun = time.perf_counter()
             titles[way] = list(trained.summarize(lines, decoding, topk))
-            seconds[way] = min(seconds.get(way, math.inf), time.perf_counter() - begun)
-    equal = None
-    if "pruned" in titles:
-        equal = sum(a == b for a, b in zip(titles["pruned"], titles["dense"], strict=True))
-    return Speed(name, len(lines), batch, torch.get_num_threads(), seconds["dense"], seconds.get("pruned"), equal)
+            seconds[way] = min(seconds[way], time.perf_counter() - begun)
+    both = zip(titles["pruned"], titles["dense"], strict=True) if "pruned" in titles else None
+    return {
+        "sentences": len(lines),
+        "threads": torch.get_num_threads(),
+        "dense_seconds": seconds["dense"],
+        "pruned_seconds": seconds.get("pruned"),
+        "equal": None if both is None else sum(a == b for a, b in both),  # titles that are the same both ways
+    }
