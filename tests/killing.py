@@ -1,11 +1,14 @@
-"""Runs that are killed at any moment, and what must not show it."""
+"""Runs that are killed at any moment, or stopped by Ctrl-C, and what must not show it."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from itertools import count
 
 import torch
 
@@ -43,9 +46,27 @@ def killed(train, data, out, settings, kills, checkpoint_every):
     raise AssertionError("it never came to its end")
 
 
+@contextmanager
+def ctrl_c(task, at):
+    """Presses Ctrl-C when tasks of this class are asked for a batch, the time that `at` counts from 0."""
+    usual, calls = task.batch, count()
+
+    def batch(self, step):
+        if next(calls) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return usual(self, step)
+
+    task.batch = batch
+    try:
+        yield
+    finally:
+        task.batch = usual
+
+
 def assert_same(out, whole):
     """Neither the journals nor the model tell the two apart."""
     assert _told(out) == _told(whole)
+    assert (out / "moves.jsonl").read_bytes() == (whole / "moves.jsonl").read_bytes()
     ours, theirs = (checkpoint.load(path / "checkpoint.pt")["model"] for path in (out, whole))
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():

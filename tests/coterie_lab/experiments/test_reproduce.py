@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 import statistics
 
 import pytest
@@ -17,6 +15,7 @@ from coterie_lab.tasks.language.train import LanguageTask
 from coterie_lab.training.logs import read_journal
 from tests.command_line import coterie
 from tests.corpora import SMALL, tiny_corpus, tiny_text
+from tests.killing import ctrl_c
 
 TINY = {**SMALL, "epochs": 1, "length": 20}
 del TINY["head_options"]
@@ -28,21 +27,10 @@ def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     corpus = tiny_corpus(folder)
     arguments = (str(corpus.path), folder / "out", ["full", "k-1000"], [0, 1])
-    usual, calls = LanguageTask.batch, [0]
-
-    def interrupted(self, step):
-        calls[0] += 1
-        if calls[0] == 30:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    LanguageTask.batch = interrupted
-    try:
-        changed = {**TINY, "head_options": {"reorganize_every": 5}, "evaluate_every": 7}
-        organized = (str(corpus.path), folder / "out", ["self-organized"], [0, 1])
+    changed = {**TINY, "head_options": {"reorganize_every": 5}, "evaluate_every": 7}
+    organized = (str(corpus.path), folder / "out", ["self-organized"], [0, 1])
+    with ctrl_c(LanguageTask, at=29):
         assert reproduce(*organized, **changed) is None
-    finally:
-        LanguageTask.batch = usual
     finished = folder / "out/runs/self-organized-0"
     before = {path: path.read_bytes() for path in finished.glob("*.json*")}
     assert reproduce(*organized, **changed) is not None

@@ -1,8 +1,6 @@
 """`coterie reproduce summarization`: rows have what they say, and a report says what its runs wrote."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 
@@ -17,6 +15,7 @@ from coterie_lab.tasks.summarization.clusters import load
 from coterie_lab.tasks.summarization.train import SummaryTask
 from coterie_lab.tasks.summarization.trained import Trained
 from tests.command_line import coterie
+from tests.killing import ctrl_c
 from tests.pairs import SMALL, news, tiny_pairs, write_tsv
 
 CLUSTERED = ["self-organized", "titles", "moving", "joint"]
@@ -37,19 +36,8 @@ def compared(tmp_path_factory):
         (duc / f"task1_ref{number}.txt").write_text("".join(f"{title}\n" for _, title in some))
     plan = Plan(duc=duc, sentences=4, batch=4, language_settings=SMALL_LM)
     arguments = (str(pairs.path), folder / "out", ["full", "self-organized"], [0, 1], None, plan)
-    usual, calls = SummaryTask.batch, [0]
-
-    def interrupted(self, step):
-        calls[0] += 1
-        if calls[0] == 10:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    SummaryTask.batch = interrupted
-    try:
+    with ctrl_c(SummaryTask, at=9):
         assert reproduce(*arguments, **SETTINGS) is None
-    finally:
-        SummaryTask.batch = usual
     first = folder / "out/runs/full-0"
     before = {path: path.read_bytes() for path in first.iterdir() if path.is_file()}
     assert "test.titles.txt" in {path.name for path in before}

@@ -1,9 +1,7 @@
 """Two processes: the same losses as one, one memory at each reorganization, and no going on in disagreement."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import traceback
@@ -22,6 +20,7 @@ from coterie_lab.training import checkpoint
 from coterie_lab.training.distributed import SharedHead, World, check_same, leave
 from coterie_lab.training.logs import Journal, read_journal
 from tests.corpora import SMALL, small, tiny_corpus
+from tests.killing import ctrl_c
 
 STILL = {**SMALL, "dropout": 0.0}  # processes drop out different units
 
@@ -201,17 +200,9 @@ def test_two_processes_stop_together_and_go_on_to_the_last_bit(in_two_processes,
 def _stop_and_go_on(world, data, folder):
     corpus = Corpus.open(data)
     train(corpus, folder / "whole", small(), world=world)
-    usual = LanguageTask.batch
-
-    def interrupted(self, step):
-        if step == 21 and world.rank == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    LanguageTask.batch = interrupted
-    progress = train(corpus, folder / "cut", small(), world=world)
+    with ctrl_c(LanguageTask, at=21) if world.rank == 1 else nullcontext():
+        progress = train(corpus, folder / "cut", small(), world=world)
     assert (progress.step, progress.finished) == (22, False)
-    LanguageTask.batch = usual
     assert train(corpus, folder / "cut", small(), resume=True, world=world).finished
     if world.main:
         assert json.loads((folder / "cut/result.json").read_text())["updates"] == len(losses(folder / "cut"))

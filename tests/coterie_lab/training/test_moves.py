@@ -1,13 +1,10 @@
 """Who moved when: what a run notes of its reorganizations is true, small, and the same when it was interrupted."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
 
-from coterie_lab.tasks.language.train import LanguageTask, train
+from coterie_lab.tasks.language.train import train
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.moves import History, _packed, _unpacked, partitions, read_moves, until
 from coterie_lab.training.run import Run
@@ -51,25 +48,6 @@ def test_a_runs_moves_lead_to_its_model(corpus, tmp_path):
     assert not np.any(before[last.words] == last.clusters)
     before[last.words] = last.clusters
     assert np.array_equal(before, best["model"]["head.partition.cluster_of"].numpy())
-
-
-def test_an_interrupted_run_notes_the_same(corpus, tmp_path, monkeypatch):
-    train(corpus, tmp_path / "whole", small())
-    usual = LanguageTask.batch
-
-    def interrupted(self, step):
-        if step == 21:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    monkeypatch.setattr(LanguageTask, "batch", interrupted)
-    assert not train(corpus, tmp_path / "cut", small()).finished
-    monkeypatch.undo()
-    with (tmp_path / "cut/moves.jsonl").open("a") as file:
-        file.write('{"step": 30, "moved"')  # what a killed run had begun to write
-    assert len(read_moves(tmp_path / "cut/moves.jsonl")) == 2
-    assert train(corpus, tmp_path / "cut", small(), resume=True).finished
-    assert (tmp_path / "whole/moves.jsonl").read_bytes() == (tmp_path / "cut/moves.jsonl").read_bytes()
 
 
 def test_a_head_without_clusters_has_no_moves(corpus, tmp_path):

@@ -3,8 +3,6 @@
 import copy
 import json
 import math
-import os
-import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,9 +19,11 @@ from coterie_lab.training import graph as graph_module
 from coterie_lab.training.distributed import World
 from coterie_lab.training.graph import AGAIN, WARM_UP, GraphedUpdate
 from coterie_lab.training.logs import read_journal
+from coterie_lab.training.moves import read_moves
 from coterie_lab.training.run import Run
 from coterie_lab.training.update import Update
 from tests.corpora import small, tiny_corpus
+from tests.killing import assert_same, ctrl_c
 
 
 @pytest.fixture(scope="module")
@@ -190,45 +190,16 @@ def test_a_run_learns_logs_and_finishes(corpus, tmp_path):
     assert list((tmp_path / "run/tensorboard").iterdir())
 
 
-def test_it_stops_early_and_keeps_the_best(corpus, tmp_path):
-    # Far too large a learning rate after the first evaluation cannot get better for long.
-    settings = small(epochs=50, evaluate_every=3, patience=2, optimizer="adam", learning_rate=0.3)
-    progress = train(corpus, tmp_path / "run", settings)
-    assert progress.finished
-    assert progress.stale == 2
-    losses = [r["loss"] for r in read_journal(tmp_path / "run/log.jsonl") if r["event"] == "evaluate"]
-    assert progress.best["loss"] == min(losses) == losses[-3]
-    kept = torch.load(tmp_path / "run/model.pt", weights_only=True)
-    assert kept["evaluation"]["loss"] == min(losses)
-
-
-def test_a_loss_that_is_not_a_number_stops_it(corpus, tmp_path, monkeypatch):
-    usual = LanguageTask.loss
-    monkeypatch.setattr(LanguageTask, "loss", lambda self, *batch: usual(self, *batch) * float("nan"))
-    with pytest.raises(ValueError, match="the loss is nan at update 1: lower the learning rate"):
-        train(corpus, tmp_path / "run", small())
-
-
-def test_ctrl_c_saves_and_stops_and_resuming_changes_nothing(corpus, tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_stops_and_resuming_changes_nothing(corpus, tmp_path):
     train(corpus, tmp_path / "whole", small(log_every=4))
-    usual = LanguageTask.batch
-
-    def interrupted(self, step):
-        if step == 21:
-            os.kill(os.getpid(), signal.SIGINT)
-        return usual(self, step)
-
-    monkeypatch.setattr(LanguageTask, "batch", interrupted)
-    progress = train(corpus, tmp_path / "cut", small(log_every=4))
+    with ctrl_c(LanguageTask, at=21):
+        progress = train(corpus, tmp_path / "cut", small(log_every=4))
     assert (progress.step, progress.finished) == (22, False)
-    monkeypatch.undo()
+    with (tmp_path / "cut/moves.jsonl").open("a") as file:
+        file.write('{"step": 30, "moved"')  # what a killed run had begun to write
+    assert len(read_moves(tmp_path / "cut/moves.jsonl")) == 2
     assert train(corpus, tmp_path / "cut", small(log_every=4), resume=True).finished
-    kept = ("step", "loss", "learning_rate")
-    whole, cut = (
-        [[record.get(key) for key in kept] for record in read_journal(tmp_path / name / "log.jsonl")]
-        for name in ("whole", "cut")
-    )
-    assert whole == cut
+    assert_same(tmp_path / "cut", tmp_path / "whole")
     assert not json.loads((tmp_path / "cut/config.json").read_text())["settings"]["tied"]
 
 
