@@ -76,7 +76,7 @@ class SelfOrganizedSoftmax(nn.Module):
     ) -> None:
         """Builds the layer.
 
-        in_features: D, the width of the hidden vectors. n_classes: V.
+        in_features: D, the width of the hidden vectors. n_classes: V, how many classes there are.
         counts: (V,) how often each class occurs in the training data; None: counted while training.
         n_clusters: C (√V, from 64 on up to a multiple of 8). gamma: a cluster holds at most γ√V words.
         frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
