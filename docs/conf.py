@@ -18,6 +18,7 @@ exclude_patterns = ["_ext", "benchmarks/search-*.md"]
 myst_heading_anchors = 3
 # In docstrings `name` is code.
 default_role = "code"
+smartquotes = False
 
 autoclass_content = "both"
 autodoc_member_order = "bysource"
@@ -34,17 +35,26 @@ html_copy_source = False
 html_show_sphinx = False
 
 
-def options_as_a_list(app, what, name, obj, options, lines: list[str]) -> None:
-    """Docstrings say `name: what it is`, a line each or several; the site lists them as parameters."""
-    if what not in ("class", "method", "function"):
-        return
-    lines[:] = [line.replace("**", r"\*\*") for line in lines]
-    signature = inspect.signature(obj if what != "class" else obj.__init__)
-    text = re.sub(r"\n {4,}", " ", "\n".join(lines))
-    for parameter in signature.parameters:
-        text = re.sub(rf"(?m)(^|(?<=[.;] )){parameter}: ", rf"\n:param {parameter}: ", text)
-    lines[:] = text.splitlines()
+def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> None:
+    """Docstrings say `name: what it is`, which becomes a list of parameters, and indent examples by four."""
+    described = obj.__init__ if what == "class" else obj
+    parameters = list(inspect.signature(described).parameters) if what in ("class", "function", "method") else []
+    entry = re.compile(rf"(?:^|(?<=[.;] ))({'|'.join(parameters) or '$'}): ")
+    found, listed = [], False
+    for line in lines:
+        line = line.replace("**", r"\*\*")
+        if entry.match(line):
+            found += ["", *entry.sub(r"\n:param \1: ", line).strip().splitlines()]
+            listed = True
+        elif listed and line.startswith("    "):
+            found[-1] += " " + line.strip()
+        else:
+            if line.startswith("    ") and found and not found[-1]:
+                found += ["::", ""]
+            found.append(line)
+            listed = False
+    lines[:] = found
 
 
 def setup(app) -> None:
-    app.connect("autodoc-process-docstring", options_as_a_list)
+    app.connect("autodoc-process-docstring", as_restructured_text)
