@@ -70,7 +70,7 @@ def evaluate(
     with precise(trained.device, choose_precision(trained.settings.precision, trained.device)):
         found = measure(trained.model, ids, trained.counts)
     if as_json:
-        typer.echo(json.dumps({"run": str(run), "part": part, **found.to_dict()}, indent=1))
+        typer.echo(json.dumps({"run": str(run), "part": part, **asdict(found)}, indent=1))
         return
     table = Table(title=f"{found.words:,} words of {corpus.path.name}/{part}")
     table.add_column("")

@@ -10,7 +10,7 @@ import gc
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,47 +28,23 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = field(default=0)  # on this machine: the number of its GPU
+    local_rank: int = 0  # on this machine: the number of its GPU
 
     @property
     def main(self) -> bool:
         """Whether this process writes files and talks to the user."""
         return self.rank == 0
 
-    def any(self, wish: bool, device: torch.device) -> bool:
-        """Whether any process wishes it; all get the same answer."""
-        if self.size == 1:
-            return wish
-        flag = torch.tensor(float(wish), device=device)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag)
-
-    def mean(self, value: Tensor) -> Tensor:
-        """The mean over all processes."""
-        if self.size == 1:
-            return value
-        value = value.clone()
-        dist.all_reduce(value)
-        return value / self.size
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every process's value, on the main one; [] on the others."""
+    def everyone(self, value: Any) -> list[Any]:
+        """The value of every process, by rank; all get the same list."""
         if self.size == 1:
             return [value]
-        everyone: list[Any] | None = [None] * self.size if self.main else None
-        dist.gather_object(value, everyone)
-        return everyone or []
-
-    def from_main(self, value: Any) -> Any:
-        """The main process's value, on all."""
-        if self.size == 1:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box)
-        return box[0]
+        values = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def by_main(self, work: Callable[[], None]) -> None:
-        """Has the main process do it; what went wrong is raised by all, for the others would wait for it in vain."""
+        """Has the main process do it; an error is raised by all, or the others would wait for it forever."""
         wrong: str | None = None
         error: Exception | None = None
         if self.main:
@@ -76,7 +52,7 @@ class World:
                 work()
             except Exception as caught:
                 wrong, error = str(caught) or type(caught).__name__, caught
-        wrong = self.from_main(wrong)
+        wrong = self.everyone(wrong)[0]
         if error is not None:
             raise error
         if wrong is not None:
@@ -154,9 +130,7 @@ def _gathered(part: Tensor, world: World) -> Tensor:
 
 def check_same(cluster_of: Tensor, world: World) -> None:
     """Raises if the processes do not hold the same partition, (V,)."""
-    mine = hashlib.sha256(cluster_of.cpu().numpy().tobytes()).hexdigest()[:16]
-    hashes: list[Any] = [None] * world.size
-    dist.all_gather_object(hashes, mine)
+    hashes = world.everyone(hashlib.sha256(cluster_of.cpu().numpy().tobytes()).hexdigest()[:16])
     if len(set(hashes)) > 1:
         listed = ", ".join(f"process {rank}: {value}" for rank, value in enumerate(hashes))
         raise ValueError(

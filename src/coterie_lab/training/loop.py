@@ -115,11 +115,11 @@ class Trainer:
             if look:
                 self._evaluate()
             if self.world.size == 1 or logged:  # several processes ask each other, and only now and then
-                stop = self.world.any(interrupt.asked, self.device)
+                stop = any(self.world.everyone(interrupt.asked))
                 since = time.perf_counter() - saved_at
                 due = since >= settings.checkpoint_every * (EPOCH_SHARE if epoch_over else 1.0)
                 over = progress.finished or progress.step == self.total
-                if stop or over or self.world.any(due, self.device):
+                if stop or over or any(self.world.everyone(due)):
                     self._save()
                     saved_at = time.perf_counter()
                 if stop:
@@ -138,7 +138,8 @@ class Trainer:
 
     def _log(self, factor: float) -> None:
         progress = self.progress
-        loss = float(self.world.mean(self.update.loss_sum)) / progress.summed  # waits for the device
+        sums = self.world.everyone(float(self.update.loss_sum))  # waits for the device
+        loss = sum(sums) / len(sums) / progress.summed
         self.update.loss_sum.zero_()
         progress.summed = 0
         if not math.isfinite(loss):
@@ -155,11 +156,9 @@ class Trainer:
 
     def _evaluate(self) -> None:
         self._pause()
-        progress, measured = self.progress, None
-        if self.world.main:
-            with precise(self.device, self.precision):
-                measured = self.task.evaluate()
-        measured = self.world.from_main(measured)
+        progress = self.progress
+        with precise(self.device, self.precision):
+            measured, *_ = self.world.everyone(self.task.evaluate() if self.world.main else None)
         loss = measured["loss"]
         # Written so that a loss that is not a number is never the lowest.
         better = not progress.best or loss < progress.lowest
@@ -204,15 +203,12 @@ class Trainer:
 
     def _save(self) -> None:
         self._pause()
-        loss = float(self.update.loss_sum)
-        if self.world.any(not math.isfinite(loss), self.device):  # what is saved must be worth resuming
+        loss = sum(self.world.everyone(float(self.update.loss_sum)))
+        if not math.isfinite(loss):  # what is saved must be worth resuming
             raise self._diverged(loss)
-        own = {
-            "task": self.task.state(),
-            "random": checkpoint.random_state(self.device),
-            "loss_sum": self.update.loss_sum,
-        }
-        ranks = self.world.gather(own)
+        random = checkpoint.random_state(self.device)
+        own = {"task": self.task.state(), "random": random, "loss_sum": self.update.loss_sum}
+        ranks = self.world.everyone(own)
 
         def save() -> None:
             positions = {journal.path.name: journal.position() for journal in self.journals}

@@ -3,8 +3,6 @@
 Shapes: V words.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +59,7 @@ class Trained(Generic[AnyModel, AnySettings]):
                 )
         state, vocabulary = checkpoint.load(run.best)["model"], read_json(path / VOCABULARY)
         where = choose_device(device)
-        with _whole(path):
+        try:
             settings = cls.settings_class.from_dict(config["settings"])
             words, counts = vocabulary["words"], torch.tensor(vocabulary["counts"], dtype=torch.int64)
             # What a head was made from is in its state: no text is read again, no clusters are looked for.
@@ -70,6 +68,13 @@ class Trained(Generic[AnyModel, AnySettings]):
             model.load_state_dict(state)
             prepared = vocabulary["source"]["settings"]
             return cls(path, model.to(where).eval(), settings, words, counts, prepared, config["corpus"], where)
+        except torch.OutOfMemoryError:
+            raise
+        except (LookupError, TypeError, RuntimeError) as error:
+            why, *_ = str(error).splitlines() or [type(error).__name__]
+            raise ValueError(
+                f"{path} is damaged: its settings, vocabulary and model do not fit together ({why})"
+            ) from error
 
     @staticmethod
     def build(run: Run, settings: Any, words: list[str], counts: Tensor, material: Material) -> Any:
@@ -94,20 +99,6 @@ class Trained(Generic[AnyModel, AnySettings]):
     @cached_property
     def id_of(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[None]:
-    """Reports a run's folder as damaged when its files do not fit together."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (LookupError, TypeError, RuntimeError) as error:
-        why, *_ = str(error).splitlines() or [type(error).__name__]
-        raise ValueError(
-            f"{path} is damaged: its settings, vocabulary and model do not fit together ({why})"
-        ) from error
 
 
 def _saved_clusters(state: dict[str, Tensor]) -> Partition | None:

@@ -4,9 +4,8 @@ Shapes: V words, B sequences, L steps.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,15 +39,6 @@ class Evaluation:
     bands: list[Band]
     cluster_perplexity: float | None = None  # of a head with clusters
     in_cluster_perplexity: float | None = None
-
-    def main_figures(self) -> dict[str, float]:
-        """The figures that a log can hold, those that the head has."""
-        figures = {name: value for name, value in asdict(self).items() if name not in ("words", "bands")}
-        return {name: value for name, value in figures.items() if value is not None}
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
 
 
 def evaluate(
