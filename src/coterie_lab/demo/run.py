@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.metrics import Measures, Reorganization
+from coterie.metrics import Measures
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import Grammar
 from coterie_lab.demo.settings import Setting
@@ -28,6 +28,7 @@ from coterie_lab.training.moves import History, Move
 class Result:
     """What one head reached."""
 
+    organized: SelfOrganizedSoftmax | None  # the head, if it has clusters
     perplexity: list[float] = field(default_factory=list)  # on the development text, after each epoch
     agreement: list[float] = field(default_factory=list)  # with the grammar's classes: at the start, after each epoch
     measures: Measures | None = None
@@ -36,8 +37,10 @@ class Result:
     moves: list[Move] = field(default_factory=list)  # of the words, from the start on
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; without the moves, which are too many to read."""
-        return asdict(replace(self, moves=[]))
+        """As JSON can hold it; without the head, and without the moves, which are too many to read."""
+        told = asdict(replace(self, organized=None, moves=[]))
+        del told["organized"]
+        return told
 
 
 Tick = Callable[[int, float], None]  # updates done, training perplexity
@@ -48,11 +51,14 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
     torch.manual_seed(setting.seed)
     model = LanguageModel(len(grammar.words), setting.width, setting.width, head)
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.learning_rate)
-    organizing = isinstance(head, SelfOrganizedSoftmax)
-    result = Result(agreement=[agreement(head, grammar)] if organizing else [])
     steps = batches(text, setting.sequences, setting.length)
-    history = History(head.partition.cluster_of) if isinstance(head, SelfOrganizedSoftmax) else None
-    result.moves = history.moves if history else []
+    organized = head if isinstance(head, SelfOrganizedSoftmax) else None
+    result = Result(organized)
+    curves = result.curves
+    if organized is not None:
+        history = History(organized.partition.cluster_of)
+        result.agreement.append(agreement(organized, grammar))
+        result.moves = history.moves
     for epoch in range(setting.epochs):
         state = None
         start = time.perf_counter()
@@ -61,30 +67,25 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if isinstance(head, SelfOrganizedSoftmax) and (moved := head.step()) is not None:
-                _note(result.curves, n, moved)
-                assert history is not None
-                history.add(n, head.partition.cluster_of)
+            if organized is not None and (moved := organized.step()) is not None:
+                curves.reorganized.append(n)
+                curves.share_of_words.append(moved.share_of_words)
+                curves.share_of_mass.append(moved.share_of_mass)
+                history.add(n, organized.partition.cluster_of)
             if n % 10 == 0:
                 tick(n, math.exp(min(float(loss.detach()), 20.0)))
         result.seconds += time.perf_counter() - start
         result.perplexity.append(math.exp(mean_loss(model, dev, setting.sequences, setting.length)))
-        result.curves.evaluated.append((epoch + 1) * len(steps))
-        result.curves.perplexity.append(result.perplexity[-1])
-        if isinstance(head, SelfOrganizedSoftmax):
-            result.agreement.append(agreement(head, grammar))
-            head.eval()
-            result.measures = head.measures()
-            head.train()
-            result.curves.cluster_perplexity.append(result.measures.cluster_perplexity)
-            result.curves.in_cluster_perplexity.append(result.measures.in_cluster_perplexity)
+        curves.evaluated.append((epoch + 1) * len(steps))
+        curves.perplexity.append(result.perplexity[-1])
+        if organized is not None:
+            result.agreement.append(agreement(organized, grammar))
+            organized.eval()
+            result.measures = organized.measures()
+            organized.train()
+            curves.cluster_perplexity.append(result.measures.cluster_perplexity)
+            curves.in_cluster_perplexity.append(result.measures.in_cluster_perplexity)
     return result
-
-
-def _note(curves: Curves, step: int, moved: Reorganization) -> None:
-    curves.reorganized.append(step)
-    curves.share_of_words.append(moved.share_of_words)
-    curves.share_of_mass.append(moved.share_of_mass)
 
 
 def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Callable[[], nn.Module]]:
@@ -98,11 +99,10 @@ def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Calla
     }
 
 
-def agreement(head: nn.Module, grammar: Grammar) -> float:
+def agreement(head: SelfOrganizedSoftmax, grammar: Grammar) -> float:
     """Adjusted mutual information of the clusters with the grammar's classes: 0 by chance, 1 when they are the same."""
     from sklearn.metrics import adjusted_mutual_info_score
 
-    assert isinstance(head, SelfOrganizedSoftmax)
     clusters = head.partition.cluster_of.cpu().numpy()
     return float(adjusted_mutual_info_score(grammar.class_of.numpy(), clusters))
 
@@ -122,10 +122,8 @@ def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: 
     return rows
 
 
-def contents(
-    results: dict[str, Result], setting: Setting, words: list[str], counts: Tensor, head: SelfOrganizedSoftmax
-) -> list[Content]:
-    """The results as a page shows them; `counts` (V,), `head` the one that has organised itself."""
+def contents(results: dict[str, Result], setting: Setting, words: list[str], counts: Tensor) -> list[Content]:
+    """The results as a page shows them; `counts` (V,)."""
     return [
         Content(
             name=name,
@@ -141,7 +139,7 @@ def contents(
             },
             settings=asdict(setting),
             environment=describe(),
-            organized=Organized(head, words, counts, result.moves) if result.moves else None,
+            organized=Organized(result.organized, words, counts, result.moves) if result.organized else None,
         )
         for name, result in results.items()
     ]

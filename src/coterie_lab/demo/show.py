@@ -1,6 +1,5 @@
 """Runs the demonstration in a terminal: bars while it trains, then a table."""
 
-import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,14 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import default_grammar
 from coterie_lab.demo.run import contents, heads, some_clusters, train
 from coterie_lab.demo.settings import Setting
 from coterie_lab.explorer import page as pages
 from coterie_lab.models.language import batches
 from coterie_lab.training.environment import describe
-from coterie_lab.training.run import write_whole
+from coterie_lab.training.run import write_json, write_whole
 
 
 def advance(progress: Progress, task: TaskID, done: int, perplexity: float) -> None:
@@ -38,22 +36,19 @@ def show(console: Console, setting: Setting, out: Path) -> None:
         f"{setting.words:,} words to learn from. A model that knew the grammar would reach a perplexity of "
         f"{grammar.perplexity:.1f}."
     )
-    results, organized = {}, None
+    results = {}
     updates = setting.epochs * len(batches(text, setting.sequences, setting.length))
     columns = TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, TextColumn("perplexity {task.fields[perplexity]:.0f}"), console=console) as progress:
         for name, build in heads(grammar, setting, counts).items():
             torch.manual_seed(setting.seed)
-            head = build()
             task = progress.add_task(name, total=updates, perplexity=len(grammar.words))
-            results[name] = train(head, grammar, setting, text, dev, partial(advance, progress, task))
-            if isinstance(head, SelfOrganizedSoftmax):
-                organized = head
+            results[name] = train(build(), grammar, setting, text, dev, partial(advance, progress, task))
 
     table = Table(title=f"After {updates:,} updates each, on {setting.dev_words:,} words not seen")
     table.add_column("")
     full, ours = results["full"], results["self-organized"]
-    measures = ours.measures
+    measures, organized = ours.measures, ours.organized
     assert measures is not None
     assert organized is not None
     for column in (*results, "the grammar itself"):
@@ -82,11 +77,11 @@ def show(console: Console, setting: Setting, out: Path) -> None:
         "grammar_perplexity": grammar.perplexity,
         "results": {name: result.to_dict() for name, result in results.items()},
     }
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(out, content)
     console.print(f"All figures are in {out}")
     page = out.with_suffix(".html")
     try:
-        write_whole(page, pages.build(contents(results, setting, grammar.words, counts, organized)))
+        write_whole(page, pages.build(contents(results, setting, grammar.words, counts)))
     except ImportError as error:
         console.print(f"There is no page to look at: {error}")
     else:

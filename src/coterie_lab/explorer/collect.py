@@ -84,7 +84,7 @@ def _collect(path: Path, name: str) -> Content:
 
 
 def _facts(run: Run, config: dict[str, Any]) -> dict[str, Any]:
-    """The best evaluation, how long it took, how fast it was; a run that goes on says so."""
+    """The best evaluation, how long it took, how fast it was, and whether the run is finished."""
     records = [record for record in read_journal(run.log) if record["event"] != "built"]
     looks = [record for record in records if record["event"] == "evaluate"]
     rates = sorted(record["words_per_second"] for record in records if "words_per_second" in record)

@@ -95,7 +95,7 @@ def explore(model: Organized) -> dict[str, Any]:
 
 
 def history(moves: list[Move]) -> dict[str, Any] | None:
-    """Who moved when, as the page reads it; None if nobody ever did."""
+    """Which words moved when, as the page reads it; None if none ever did."""
     if len(moves) < 2:
         return None
     start, *later = thinned(moves, MOST_MOVES)

@@ -38,12 +38,8 @@ def draw_curves(found: Curves, path: Path) -> list[Path]:
         n_rows = 2 if found.reorganized else 1
         figure, axes = pyplot.subplots(n_rows, 1, sharex=True, squeeze=False, figsize=(7, 3 + 1.5 * n_rows))
         above = axes[0, 0]
-        for style, (label, values) in zip(
-            STYLES,
-            (("perplexity", found.perplexity), ("of the cluster", found.cluster_perplexity),
-             ("inside the cluster", found.in_cluster_perplexity)),
-            strict=False,
-        ):  # fmt: skip
+        factors = {"of the cluster": found.cluster_perplexity, "inside the cluster": found.in_cluster_perplexity}
+        for style, (label, values) in zip(STYLES, {"perplexity": found.perplexity, **factors}.items(), strict=False):
             if values:
                 _line(above, found.evaluated, values, label, style)
         _scales(above)

@@ -64,18 +64,17 @@ def _hash(script: str) -> str:
 
 def _blobs(contents: list[Content]) -> list[str]:
     """The large parts, packed, an element each: the page unpacks them when it needs them."""
-    found = []
+    large: dict[str, Any] = {}
     for number, content in enumerate(contents):
         if content.organized is not None:
-            found.append(_blob(f"explorer-{number}", explore(content.organized)))
-            if (moved := history(content.organized.moves)) is not None:
-                found.append(_blob(f"history-{number}", moved))
+            large[f"explorer-{number}"] = explore(content.organized)
+            large[f"history-{number}"] = history(content.organized.moves)
+    found = []
+    for name, part in large.items():
+        if part is not None:
+            packed = gzip.compress(json.dumps(part, separators=(",", ":")).encode(), 6, mtime=0)
+            found.append(f'<script type="application/gzip" id="{name}">{base64.b64encode(packed).decode()}</script>')
     return found
-
-
-def _blob(name: str, content: Any) -> str:
-    packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)
-    return f'<script type="application/gzip" id="{name}">{base64.b64encode(packed).decode()}</script>'
 
 
 def _data(name: str, content: Any) -> str:

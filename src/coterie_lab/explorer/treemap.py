@@ -1,7 +1,7 @@
 """All clusters on a map: areas as told, and close clusters close together.
 
 Positions come from the cluster vectors by t-SNE. The map is then halved again and again, across its longer side, each
-half getting the clusters that lie there: every cluster is a rectangle of exactly its area, beside those it is like.
+half getting the clusters that lie there: every cluster is a rectangle of exactly its area, next to similar ones.
 
 Shapes: C clusters, D width.
 """

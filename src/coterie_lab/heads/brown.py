@@ -8,7 +8,7 @@ what is the same for all clusters,
 
 Words are exchanged one at a time: each is taken out of its cluster and put where this is largest.
 
-Shapes: N words of text, V words, C clusters, P different pairs of neighbours, J clusters beside a word.
+Shapes: N words of text, V words, C clusters, P different pairs of neighbours, J clusters next to a word.
 """
 
 from typing import Any
@@ -86,7 +86,7 @@ class _Exchange:
         return sum(self._choose(word) for word in order.tolist())
 
     def _choose(self, word: int) -> bool:
-        """Puts a word where it is best; whether that is elsewhere."""
+        """Moves a word to its best cluster; returns whether that is another one."""
         company = self._company(word)  # (2C,)
         own = float(self.own[word])
         present = int(self.cluster_of[word])
@@ -106,7 +106,7 @@ class _Exchange:
         """(2C,) how often the words of each cluster stand before a word, then how often after it."""
         here = slice(self.start[word], self.start[word + 1])
         times = np.bincount(self.row_of[self.beside[here]], self.times[here], len(self.follows))
-        return times.astype(np.float64, copy=False)  # as they are: only the type checker takes them for whole numbers
+        return times.astype(np.float64, copy=False)  # float64 already; the type checker does not know
 
     def _gain(self, company: Floats, own: float) -> Floats:
         """(C,) what a word that is in no cluster would add to the sum in each one."""

@@ -1,6 +1,7 @@
 """CNN-softmax: word vectors made from spelling, so that a word never seen has one too (Jozefowicz et al. 2016).
 
-Words spelled alike may mean different things: each has a few numbers of its own beside, mapped to a correction.
+Words that are spelled alike may mean different things: each word also has a few numbers of its own, from which a linear
+map makes a correction of its vector.
 
 Trained by importance sampling, so that a step spells only the targets and the words drawn; outside of training the
 vectors of all words are made once and kept until the head is trained again.

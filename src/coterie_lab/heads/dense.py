@@ -15,7 +15,7 @@ from coterie.softmax import HeadOutput
 
 
 def precise(scores: Tensor) -> Tensor:
-    """Scores as they are summed over: float64 stays, all else becomes float32."""
+    """Scores in the precision of sums over them: float64 stays, everything else becomes float32."""
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
@@ -38,7 +38,7 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoot
     if not label_smoothing:
         lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
         return mean_loss(-lost, target, ignore_index)
-    log_prob = rows.log_softmax(-1)  # once for both, as large as it is
+    log_prob = rows.log_softmax(-1)  # computed once for both sums, for it is large
     lost = F.nll_loss(log_prob, flat, ignore_index=ignore_index, reduction="none")
     even = torch.where(flat != ignore_index, log_prob.mean(-1), 0.0)
     smoothed = (1 - label_smoothing) * -lost + label_smoothing * even

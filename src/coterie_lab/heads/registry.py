@@ -52,7 +52,7 @@ class Head(Protocol):
 
 @dataclass(frozen=True)
 class Material:
-    """What the trainer knows beside counts. A builder that names one of these as a parameter is given it."""
+    """What the trainer knows besides the counts. A builder that names one of these as a parameter is given it."""
 
     vocabulary: Sequence[str] | None = None  # (V,) how the words are spelled
     text: NDArray[Any] | None = None  # (N,) the training text; empty for a saved head, which has learned from it

@@ -63,13 +63,26 @@ def hsm_similarity(
     by: how they are found, by k-means over the vectors or, without any, as the text's Brown clusters.
     """
     if partition is None:
-        if by not in ("k-means", "brown"):
-            raise ValueError(f"by must be 'k-means' or 'brown'; got {by!r}")
         counts, wanted = check_counts(counts, n_classes), _clusters(n_clusters, n_classes)
         if by == "brown":
-            partition = brown_clusters(_text_alone(text, vectors), counts, wanted, gamma)
+            if vectors is not None:
+                raise ValueError("by='brown' makes clusters from the text alone; leave out vectors=, or by='k-means'")
+            if text is None:
+                raise ValueError("Brown clusters need text= (the training text, as word numbers) or partition=")
+            partition = brown_clusters(text, counts, wanted, gamma)
+        elif by == "k-means":
+            if isinstance(vectors, (str, Path)):
+                vectors = vectors_from_file(vectors)
+            elif vectors is None and text is not None:
+                vectors = vectors_from_text(text, n_classes)
+            if vectors is None:
+                raise ValueError(
+                    "clusters of similar words need vectors= (one for each word, or a file of them), text= (the "
+                    "training text, as word numbers) or partition="
+                )
+            partition = similar_words(vectors, counts, wanted, gamma)
         else:
-            partition = similar_words(_vectors(vectors, text, n_classes), counts, wanted, gamma)
+            raise ValueError(f"by must be 'k-means' or 'brown'; got {by!r}")
     return random_clusters(in_features, n_classes, counts, partition, gamma=gamma, **options)
 
 
@@ -89,29 +102,6 @@ def frequency_bins(counts: Tensor, n_clusters: int, by: By = "frequency") -> Par
     cluster_of = torch.empty_like(order)
     cluster_of[order] = wanted
     return Partition(cluster_of, n_clusters)
-
-
-def _vectors(vectors: Tensor | str | Path | None, text: NDArray[Any] | None, n_classes: int) -> Tensor:
-    """The words' vectors, (V, E): those given, or made from the text."""
-    if isinstance(vectors, (str, Path)):
-        return vectors_from_file(vectors)
-    if vectors is None and text is not None:
-        return vectors_from_text(text, n_classes)
-    if vectors is None:
-        raise ValueError(
-            "clusters of similar words need vectors= (one for each word, or a file of them), text= (the training "
-            "text, as word numbers) or partition="
-        )
-    return vectors
-
-
-def _text_alone(text: NDArray[Any] | None, vectors: Tensor | str | Path | None) -> NDArray[Any]:
-    """The text, for clusters that are made from nothing else."""
-    if vectors is not None:
-        raise ValueError("by='brown' makes clusters from the text alone; leave out vectors=, or give by='k-means'")
-    if text is None:
-        raise ValueError("Brown clusters need text= (the training text, as word numbers) or partition=")
-    return text
 
 
 def _clusters(n_clusters: int | None, n_classes: int) -> int:

@@ -1,7 +1,7 @@
 """The service: the page of a run, and the questions it may ask.
 
 It listens on this machine alone unless told otherwise. Requests are bounded in size and time, answers are computed one
-at a time beside the server's thread, and a page of another site cannot ask it anything: no origin is allowed, only JSON
+at a time in a thread of their own, and a page of another site cannot ask it anything: no origin is allowed, only JSON
 is read, and on this machine only its own names are answered to.
 """
 

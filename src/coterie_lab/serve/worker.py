@@ -13,7 +13,7 @@ class Busy(Exception):
 
 
 class Worker:
-    """Runs calls one after the other beside the server's own thread, which stays free to talk to everyone."""
+    """Runs calls one after the other in a thread of its own, so that the server's thread stays free."""
 
     def __init__(self, waiting: int = 128, seconds: float = 20.0) -> None:
         """`waiting`: the most calls that may wait; `seconds`: for how long."""
