@@ -50,17 +50,6 @@ def test_n_occurrences_count_as_lambda_to_the_n(smoothing):
     assert torch.allclose(statistic.mean(torch.arange(V))[seen].double(), total[seen] / weight[seen, None], atol=1e-4)
 
 
-def test_the_order_inside_a_batch_does_not_matter():
-    sample, target = torch.randn(30, K), torch.randint(0, V, (30,))
-    counts = torch.full((V,), 10)
-    statistics = []
-    for order in (torch.arange(30), torch.randperm(30)):
-        statistic = MeanHidden(V, K)
-        update(statistic, sample[order], target[order], counts)
-        statistics.append(statistic.total)
-    assert torch.allclose(*statistics, atol=1e-6)
-
-
 def test_a_mean_over_one_pass_is_about_the_plain_mean():
     """λ = 1 - 1/f: after f occurrences, every one has counted, none overwhelmingly."""
     statistic, n = MeanHidden(V, K), 50
