@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +55,14 @@ def installed(wheel, folder, extras=()):
         done = run(sys.executable, "-m", "pip", "--python", folder / "bin/python", *command)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bin"
+
+
+def test_everything_that_make_installs_is_pinned(wheel):
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
+    names = {canonicalize_name(that.name) for that in required(wheel, ["dev"])}
+    # What torch needs beside a GPU it pins itself.
+    assert not {name for name in names - pinned if not name.startswith(("cuda", "nvidia"))}
 
 
 def test_without_extras_the_layer_trains_and_the_command_line_says_what_it_needs(wheel, tmp_path):
