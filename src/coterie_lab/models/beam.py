@@ -1,10 +1,10 @@
 """Beam search for the most probable titles, many sentences at a time.
 
-A beam of B hypotheses grows a word at a time; of all their extensions the best go on. One that ends leaves the beam and
-takes its place with it, so the beam narrows until none is left. Of all B · V extensions the B best are needed: a head
-with clusters finds them exactly, and opens only the clusters that can still hold one of them.
+A beam of B hypotheses grows a word at a time; of all their extensions the best are kept. One that ends leaves the beam
+and takes its place with it, so the beam narrows until none is left. Of all B · V extensions the B best are needed: a
+head with clusters finds them exactly, and opens only the clusters that can still hold one of them.
 
-Shapes: N sentences, B hypotheses of each, S words of a sentence, k words to go on with, D width.
+Shapes: N sentences, B hypotheses of each, S words of a sentence, k candidate words, D width.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Hypothesis:
 
 @dataclass
 class Beam:
-    """The hypotheses that go on, of the sentences that are not done."""
+    """The hypotheses that are still growing, of the sentences that are not done."""
 
     sentence: Tensor  # (N,) which ones
     memory: Memory
@@ -89,7 +89,7 @@ def search(
     """The titles found for each sentence, best first. `article` (N, S), `length` (N,).
 
     `end`: whether a title may end, after a word at least; otherwise all have exactly `longest` words. `penalty`: how
-    much the length counts for a title when the best is chosen. `topk`: in place of the head's own. `watch`: is told
+    much the length counts for a title when the best is chosen. `topk`: in place of the head's own. `watch`: called with
     every step.
     """
     if beam < 1:

@@ -24,7 +24,7 @@ class LanguageModel(WordModel):
         self.head = head
 
     def hidden(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """(B, L) → (B, L, D), and the state to go on from."""
+        """(B, L) → (B, L, D), and the state after them."""
         embedded = self.dropout(self.embedding(words))
         output, state = self.lstm(embedded, state)
         return self.dropout(output), state

@@ -19,7 +19,7 @@ class LSTM(nn.LSTM):
         super().__init__(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
     def forward(self, input: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
-        """(B, L, E) → (B, L, D), and the state to go on from in the dtype of the weights."""
+        """(B, L, E) → (B, L, D), and the state after it in the dtype of the weights."""
         if not (input.is_cuda and torch.is_autocast_enabled("cuda")):
             with torch.autocast(input.device.type, enabled=False):
                 output, state = super().forward(input, state)

@@ -1,7 +1,7 @@
 """Checkpoints that are either whole or not there.
 
-A checkpoint is written beside the last one, forced to the disk, and then takes its name: a run killed at any moment
-leaves the last good one. It is read with `weights_only`: reading never runs code that a file brings along.
+A checkpoint is written to a file of its own, forced to the disk, and renamed over the last one: a run killed at any
+moment leaves the last good one. It is read with `weights_only`, which never runs code from a file.
 """
 
 import os
@@ -11,28 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie_lab.training.run import replacing
+
 FORMAT = "coterie-checkpoint"
 VERSION = 1
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Writes tensors and plain data, whole or not at all."""
-    beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        with replacing(path) as fresh, fresh.open("wb") as file:
             torch.save({"format": FORMAT, "version": VERSION, **content}, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
         sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as either
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         kept = "the one before it is kept" if path.exists() else "there is none yet"
         raise OSError(
-            f"the checkpoint {path} could not be written ({reason}); {kept}. Free some space and go on with --resume"
+            f"the checkpoint {path} could not be written ({reason}); {kept}. Free some space and continue with --resume"
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -67,7 +65,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Where the random numbers are."""
+    """The states of the random generators."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -75,7 +73,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Goes on from there; a run may go on on a device without the numbers of the other."""
+    """Restores them; a run may be resumed on another kind of device, whose generator is then left alone."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -95,7 +95,7 @@ class SharedHead:
     """A self-organized head in one of several processes: each remembers the tokens of all.
 
     A running mean depends on the order of its samples, so means kept apart and merged later would not be those of one
-    process. The tokens' hidden vectors, T × D a step, are little beside the gradients that are exchanged anyway. Given
+    process. The hidden vectors of a step, T × D, are few numbers beside the gradients that are exchanged anyway. Given
     all of them in the same order, every process computes the same memory, the same counts and the same clusters.
     """
 
@@ -134,6 +134,6 @@ def check_same(cluster_of: Tensor, world: World) -> None:
     if len(set(hashes)) > 1:
         listed = ", ".join(f"process {rank}: {value}" for rank, value in enumerate(hashes))
         raise ValueError(
-            f"the processes disagree on the clusters ({listed}) and cannot go on: were they started with different "
+            f"the processes disagree on the clusters ({listed}) and stop: were they started with different "
             "data, settings or versions? The last checkpoint is unharmed"
         )

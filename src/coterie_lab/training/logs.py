@@ -18,11 +18,11 @@ class Journal:
     """A file of JSON lines that can be cut back to where a checkpoint was made."""
 
     def __init__(self, path: Path, keep: int = 0) -> None:
-        """`keep`: the bytes to go on after; what was written after them is written again."""
+        """`keep`: the bytes to keep; what was written after them is cut off."""
         held = path.stat().st_size if path.exists() else 0
         if held < keep:
             raise ValueError(
-                f"{path} has lost lines: it holds {held} bytes, the checkpoint knows of {keep}; put back the file that "
+                f"{path} has lost lines: it holds {held} bytes, the checkpoint expects {keep}; put back the file that "
                 "was there, or start again with --force"
             )
         self.path = path
@@ -43,7 +43,7 @@ class Journal:
         return os.fstat(self.file.fileno()).st_size
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written was told when it was
+        with suppress(OSError):  # a failed write was reported already
             self.file.close()
 
 
@@ -76,7 +76,7 @@ class Board:
                 for key, value in record.items():
                     if isinstance(value, int | float) and key != "step":
                         self.writer.add_scalar(f"{name}/{key}", value, record["step"])
-            except OSError:  # its thread's, handed on
+            except OSError:  # raised again from its thread
                 self.writer = None
 
     def close(self) -> None:
@@ -86,14 +86,14 @@ class Board:
         threading.excepthook = self.before
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
-        """Files are written by a thread; that it has no room left is told by the run's own files."""
+        """Ignores a full disk in TensorBoard's thread: the run's own files report it."""
         its_own = type(failure.thread).__module__.startswith("tensorboard.")
         if not (its_own and isinstance(failure.exc_value, OSError)):
             self.before(failure)
 
 
 class Listening(Console):
-    """Standard error; nobody has to listen for the work to go on."""
+    """Standard error, whose reader may go away while the work continues."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True)

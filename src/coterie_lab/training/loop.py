@@ -57,14 +57,14 @@ class Trainer:
         content = checkpoint.load(self.run.checkpoint)
         if "ranks" not in content:
             raise ValueError(
-                f"{self.run.checkpoint} is not a checkpoint to go on from, as {self.run.best.name} is not either: put "
-                "back the one that was there, or start again with --force"
+                f"{self.run.checkpoint} is a model, not a checkpoint to resume from: put back the one that was there, "
+                "or start again with --force"
             )
         ranks = content["ranks"]
         if len(ranks) != self.world.size:
             raise ValueError(
-                f"{self.run.path} was trained by {len(ranks)} process(es), now there are {self.world.size}: go on with "
-                "as many as before"
+                f"{self.run.path} was trained by {len(ranks)} process(es), now there are {self.world.size}: resume it "
+                "with as many as before"
             )
         self.progress = Progress(**content["progress"])
         self.positions = content["positions"]

@@ -1,4 +1,4 @@
-"""A run's folder: everything needed to go on with it, to use it, and to make it again."""
+"""A run's folder: everything needed to resume it, to use its model, and to repeat it."""
 
 import json
 import os
@@ -23,8 +23,8 @@ class Run:
         self.log = path / "log.jsonl"
         self.reorganizations = path / "reorganizations.jsonl"
         self.moves = path / "moves.jsonl"  # who moved at each of them, packed
-        self.checkpoint = path / "checkpoint.pt"  # to go on from
-        self.best = path / "model.pt"  # the model that is kept, to use
+        self.checkpoint = path / "checkpoint.pt"  # to resume from
+        self.best = path / "model.pt"  # the model that is kept for use
         self.result = path / "result.json"  # there once the run is finished
         self.partition = path / "partition.json"  # the clusters it was given
         self.clusters = path / "clusters.json"  # those it has learned, for others
@@ -38,7 +38,7 @@ class Run:
             if not run.config.is_file():
                 raise ValueError(f"{path} is there and is not a run: choose another name for --out")
             if not force:
-                raise ValueError(f"{path} holds a run: go on with it (--resume) or replace it (--force)")
+                raise ValueError(f"{path} holds a run: resume it (--resume) or replace it (--force)")
             for old in vars(run).values():
                 if old != path:
                     old.unlink(missing_ok=True)
@@ -77,13 +77,19 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
-    beside = path.with_name(path.name + ".new")
+    with written(path), replacing(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; the file that was written takes the place of `path` when nothing went wrong."""
+    fresh = path.with_name(path.name + ".new")
     try:
-        with written(path):
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
+        yield fresh
+        fresh.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def written(path: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(
             f"{path} could not be written ({error.strerror or error}): free some space, or see that it may be written, "
-            "and start the command again (a training run goes on with --resume)"
+            "and start the command again (a training run with --resume)"
         ) from error
 
 

@@ -49,7 +49,7 @@ class Trained(Generic[AnyModel, AnySettings]):
         run, config = Run.open(path, cls.kind)
         if not (run.best.exists() or run.result.exists()):
             raise ValueError(
-                f"{path} holds no model yet: it was stopped before its first evaluation; go on with `coterie "
+                f"{path} holds no model yet: it was stopped before its first evaluation; resume it with `coterie "
                 f"{cls.command} train {config['corpus']['path']} --out {path} --resume`"
             )
         for file in (run.best, path / VOCABULARY):

@@ -214,7 +214,7 @@ TRAINING_MISTAKES = [
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("lm train {data} --out {run}", "holds a run: go on with it"),
+        ("lm train {data} --out {run}", "holds a run: resume it"),
         ("lm train {data} --out {run} --resume --hidden 8", "started with hidden 16, not 8"),
         *((f"lm train {{data}} --out {{new}} --tied {options}", said) for options, said in TRAINING_MISTAKES),
         ("lm train {nothing} --out {new}", "coterie lm prepare"),

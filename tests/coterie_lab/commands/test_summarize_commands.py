@@ -117,7 +117,7 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("train", "{data}", "--out", "{run}"), "holds a run: go on with it"),
+        (("train", "{data}", "--out", "{run}"), "holds a run: resume it"),
         (("train", "{data}", "--out", "{run}", "--resume", "--batch", "8"), "started with batch 32, not 8"),
         (("train", "{data}", "--out", "{new}", "--resume", "--force"), "give one of them"),
         (("train", "{data}", "--out", "{new}", "--preset", "worst"), "there is no preset 'worst'"),

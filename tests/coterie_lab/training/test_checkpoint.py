@@ -140,7 +140,7 @@ def test_runs_are_not_overwritten_unasked(corpus, tmp_path):
     out = tmp_path / "run"
     train(corpus, out, small(epochs=1))
     log = (out / "log.jsonl").read_bytes()
-    with pytest.raises(ValueError, match=r"holds a run: go on with it .--resume. or replace it .--force."):
+    with pytest.raises(ValueError, match=r"holds a run: resume it .--resume. or replace it .--force."):
         train(corpus, out, small(epochs=1))
     with pytest.raises(ValueError, match="was started with hidden 16, not 8"):
         train(corpus, out, small(epochs=1, hidden=8), resume=True)

@@ -218,7 +218,7 @@ def test_a_finished_run_is_left_as_it_is_without_its_checkpoint_too(corpus, run)
 def test_a_model_is_not_taken_for_a_checkpoint(corpus, run):
     (run / "result.json").unlink()
     (run / "model.pt").rename(run / "checkpoint.pt")
-    with pytest.raises(ValueError, match="is not a checkpoint to go on from"):
+    with pytest.raises(ValueError, match="not a checkpoint to resume from"):
         train(corpus, run, small(epochs=1), resume=True)
 
 

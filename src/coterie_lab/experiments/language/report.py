@@ -25,7 +25,7 @@ from coterie_lab.training.run import Run, read_json
 def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int], published: bool = True) -> Data:
     """Reads what the runs wrote, and writes report.md, report.json and the figures.
 
-    `published`: whether the paper's figures are of this text, and stand beside ours.
+    `published`: whether the paper's figures are of this text, and are shown next to ours.
     """
     organized = next((row for row in rows if row.name == "self-organized"), None) or next(
         (row for row in rows if read_journal(Run(row.paths[0]).reorganizations)), None

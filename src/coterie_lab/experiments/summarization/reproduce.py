@@ -33,7 +33,7 @@ DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a comparison is told besides its variants and the settings of their runs."""
+    """The settings of a comparison that are not settings of its runs."""
 
     preset: str = "best"
     max_vocab: int | None = None  # the paper's
