@@ -211,7 +211,7 @@ class SelfOrganizedSoftmax(nn.Module):
         batch = ways.compute(hidden, self.vectors(), target.reshape(-1), self.partition, books)
         if training and self.statistic is not None and not again:
             seen = hidden if self.activation is None else batch.cluster_hidden
-            self.remember(seen.detach(), batch.word, batch.grouping, batch.loss.detach())
+            self.remember(seen.detach(), batch.grouping, batch.loss.detach())
         output, loss = batch.output.reshape(shape), batch.loss
         if not self.label_smoothing and self.reduction == "mean":
             return HeadOutput(output, loss)
@@ -231,19 +231,19 @@ class SelfOrganizedSoftmax(nn.Module):
             self.projection, self.activation, self.cluster_weight, self.cluster_bias, prior, self.weight, self.bias
         )
 
-    @torch.no_grad()
-    def remember(self, seen: Tensor, word: Tensor, grouping: Grouping, loss: Tensor) -> None:
-        """Tells the statistic of a batch: `seen` (T, D) of h by the cluster level, targets `word` (T,), -1: left out.
+    def remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
+        """Tells the statistic of a batch: `seen` (T, D) of h by the cluster level, without a gradient.
 
         A batch whose `loss` () is not finite is left out whole.
         """
         assert self.statistic is not None
         sample = self.statistic.sample(seen, lambda: cluster_vectors(self.vectors()))
         if self.counting:
+            word = grouping.word
             counted = (word >= 0) & torch.isfinite(loss)
             self.counts.index_add_(0, word.clamp(min=0), counted.to(torch.int64))
-        choose(self.backend, seen).remember(self.statistic, sample, word, grouping, self.counts, loss)
-        if not word.is_cuda:
+        choose(self.backend, seen).remember(self.statistic, sample, grouping, self.counts, loss)
+        if not seen.is_cuda:
             self._remind()
 
     def step(self) -> Reorganization | None:

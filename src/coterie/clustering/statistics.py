@@ -62,14 +62,14 @@ class Statistic(ExactBuffers):
         return -torch.expm1(n * torch.log1p(-inverse))
 
     @torch.no_grad()
-    def update(self, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
+    def update(self, sample: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
         """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
 
-        `sample` (T, K), `target` (T,) with -1 for tokens to leave out, `counts` (V,). If the batch's
-        `loss` () is not finite, it is left out whole. Shapes are static and nothing waits for the device.
+        `sample` (T, K), `counts` (V,). A batch whose `loss` () is not finite is left out whole. Shapes are static and
+        nothing waits for the device.
         """
         sample = sample.to(torch.float32)
-        order, place, _ = grouping
+        order, place, target = grouping.order, grouping.place, grouping.word
         used = place < counts.numel()  # (T,) in order
         # One run per distinct word: `run` numbers them in order, at most T of them.
         starts = torch.ones_like(used)
@@ -102,6 +102,7 @@ class Table(Statistic):
     ) -> None:
         super().__init__(n_words, n_clusters, smoothing, device)
 
+    @torch.no_grad()
     def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
         # Over all clusters, the empty ones too: they may be offered words again.
         weight, bias = clusters()

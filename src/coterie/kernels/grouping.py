@@ -22,76 +22,66 @@ KEYS = 512  # tokens they are compared with at a time; a multiple of QUERIES
 BLOCK = 256
 
 
-@torch.no_grad()
-def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> tuple[Tensor, Grouping]:
+def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> Grouping:
     """As `coterie.loss.grouping.prepare`, to the last bit."""
-    word, place = _usable(tally, target, partition.position, ignore_index)
-    return word, Grouping(*rank(place, partition.offsets))
+    return Grouping(_grouped(tally, target, partition.position, partition.offsets, ignore_index), target.shape[0])
+
+
+def _group(tally: Tensor, target: Tensor, position: Tensor, offsets: Tensor, ignore_index: int) -> Tensor:
+    """The table of a `Grouping`, (3 T + C + 1,), of targets (T,)."""
+    target, n_tokens, n_starts = target.contiguous(), target.shape[0], offsets.shape[0]
+    table = torch.empty(3 * n_tokens + n_starts, dtype=torch.int64, device=target.device)
+    if n_tokens == 0:
+        return table.zero_()
+    place = torch.empty(n_tokens, dtype=torch.int32, device=target.device)
+    with torch.cuda.device_of(target):
+        _check[(n_tiles(n_tokens, BLOCK),)](
+            target, position, table, place, tally, n_tokens,
+            IGNORE=ignore_index, N_WORDS=position.shape[0], N_STARTS=n_starts, BLOCK=BLOCK,
+        )  # fmt: skip
+        _order(place, offsets, table)
+    return table
+
+
+def _group_fake(tally: Tensor, target: Tensor, position: Tensor, offsets: Tensor, ignore_index: int) -> Tensor:
+    return offsets.new_empty(3 * target.shape[0] + offsets.shape[0])
+
+
+_grouped = Operator("group", _group, _group_fake, mutates_args=("tally",))
 
 
 def rank(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens by their places (T,) int32: the tokens in order, their places, and where those of each offset start."""
-    if place.shape[0] > LIMIT:
-        ordered, order = place.long().sort(stable=True)
-        return order, ordered, torch.searchsorted(ordered, offsets)
-    order, ordered, starts = _group(place, offsets)
-    return order, ordered, starts
-
-
-def _check_targets(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """The targets with -1 for those left out, (T,), and where they stand, (T,) int32; V for those left out."""
-    target = target.contiguous()
-    word, place = torch.empty_like(target), torch.empty_like(target, dtype=torch.int32)
-    n_tokens = target.shape[0]
-    if n_tokens:
-        with torch.cuda.device_of(target):
-            _check[(n_tiles(n_tokens, BLOCK),)](
-                target, position, word, place, tally, n_tokens,
-                IGNORE=ignore_index, N_WORDS=position.shape[0], BLOCK=BLOCK,
-            )  # fmt: skip
-    return word, place
-
-
-def _check_targets_fake(tally: Tensor, target: Tensor, position: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    # The layout of the contiguous copy, whatever the target's.
-    return target.new_empty(target.shape), target.new_empty(target.shape, dtype=torch.int32)
-
-
-def _rank_tokens(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """order (T,), place (T,) and starts (C + 1,), from place (T,) int32 and offsets (C + 1,)."""
     n_tokens = place.shape[0]
-    order, ordered = (torch.empty(n_tokens, dtype=torch.int64, device=place.device) for _ in range(2))
-    starts = torch.empty_like(offsets)
-    if n_tokens == 0:
-        return order, ordered, starts.zero_()
-    programs = n_tiles(n_tokens, QUERIES) + n_tiles(starts.numel(), QUERIES)
+    table = torch.empty(2 * n_tokens + offsets.shape[0], dtype=torch.int64, device=place.device)
     with torch.cuda.device_of(place):
-        _rank[(programs,)](
-            place, offsets, order, ordered, starts, n_tokens,
-            N_STARTS=starts.numel(), QUERIES=QUERIES, KEYS=KEYS,
-        )  # fmt: skip
+        _order(place, offsets, table)
+    order, ordered, starts = table.split((n_tokens, n_tokens, offsets.shape[0]))
     return order, ordered, starts
 
 
-def _rank_tokens_fake(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    order, ordered = (place.new_empty(place.shape, dtype=torch.int64) for _ in range(2))
-    return order, ordered, torch.empty_like(offsets)
-
-
-_usable = Operator("usable", _check_targets, _check_targets_fake, mutates_args=("tally",))
-_group = Operator("group", _rank_tokens, _rank_tokens_fake)
+def _order(place: Tensor, offsets: Tensor, table: Tensor) -> None:
+    """Writes order, places in order (T,) both, and starts (C + 1,) to the first numbers of the table."""
+    n_tokens, n_starts = place.shape[0], offsets.shape[0]
+    if n_tokens > LIMIT:
+        ordered, order = place.long().sort(stable=True)
+        torch.cat((order, ordered, torch.searchsorted(ordered, offsets)), out=table[: 2 * n_tokens + n_starts])
+        return
+    programs = n_tiles(n_tokens, QUERIES) + n_tiles(n_starts, QUERIES)
+    _rank[(programs,)](place, offsets, table, n_tokens, N_STARTS=n_starts, QUERIES=QUERIES, KEYS=KEYS)
 
 
 @triton.jit
 def _check(
-    target, position, word, place, tally, n_tokens, IGNORE: tl.constexpr, N_WORDS: tl.constexpr, BLOCK: tl.constexpr
+    target, position, table, place, tally, n_tokens,
+    IGNORE: tl.constexpr, N_WORDS: tl.constexpr, N_STARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = token < n_tokens
     given = tl.load(target + token, mask=inside, other=0)
     ignored = given == IGNORE
     usable = (given >= 0) & (given < N_WORDS) & ~ignored
-    tl.store(word + token, tl.where(usable, given, -1), mask=inside)
+    tl.store(table + 2 * n_tokens + N_STARTS + token, tl.where(usable, given, -1), mask=inside)
     # V for those left out: no place is above it.
     tl.store(place + token, tl.load(position + given, mask=inside & usable, other=N_WORDS), mask=inside)
     bad = inside & ~usable & ~ignored
@@ -103,10 +93,11 @@ def _check(
 
 @triton.jit
 def _rank(
-    place, offsets, order, ordered, starts, n_tokens,
+    place, offsets, table, n_tokens,
     N_STARTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The first programs place QUERIES tokens each, the others find where QUERIES clusters start."""
+    order, ordered, starts = table, table + n_tokens, table + 2 * n_tokens
     program = tl.program_id(0)
     token_programs = tl.cdiv(n_tokens, QUERIES)
     # Tokens past the last have no place at all: they are before nobody.

@@ -1,4 +1,4 @@
-"""The products of the word level: every token with the words of its target's cluster, rows gathered by index.
+"""The products of the word level: every token with the words of its target's cluster, rows gathered by table.
 
 Tokens stand cluster by cluster; a tile of them never crosses into the next cluster, so a tile is an ordinary product of
 gathered rows. How many tiles a cluster needs is not known on the host, so a grid has the most there can be: with tiles
@@ -7,6 +7,8 @@ whose slot holds none leaves at once.
 
 In all three products words or columns, of which there are many, are the rows of the matrix units' tile (which want at
 least 64), and tokens, of which a cluster may have few, its columns.
+
+`table` is that of `coterie.loss.grouping.Grouping`.
 
 Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
 """
@@ -51,7 +53,7 @@ def padded(capacity: int) -> int:
 
 
 def logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor,
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, table: Tensor, words: Tensor, offsets: Tensor,
     out: Tensor, totals: Tensor,
 ) -> None:  # fmt: skip
     """h_w · U^V + b of the words of each token's cluster, tokens in order.
@@ -60,34 +62,34 @@ def logits(
     whatever fills up their last tile, are written; of tokens left out nothing. The last number of `totals` is set to
     zero, for the next kernel to count with.
     """
-    width = weight.shape[1]
-    _logits[_slots(order, starts, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
-        hidden, weight, bias, order, starts, words, offsets, out, totals, order.shape[0],
+    n_tokens, width = hidden.shape
+    _logits[_slots(n_tokens, offsets, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
+        hidden, weight, bias, table, words, offsets, out, totals, n_tokens,
         HIDDEN_STRIDE=hidden.stride(0), WEIGHT_STRIDE=weight.stride(0), OUT_STRIDE=out.stride(0), D=width,
-        **_constants(LOGITS, width), **_clusters(starts),
+        **_constants(LOGITS, width), **_clusters(offsets),
     )  # fmt: skip
 
 
 def grad_hidden(
-    grad_logits: Tensor, weight: Tensor, order: Tensor, starts: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
+    grad_logits: Tensor, weight: Tensor, table: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
     add: bool,
 ) -> None:  # fmt: skip
     """Writes the gradient of h_w to `out` (T, D), zeros for tokens left out; or, if `add`, adds it to what is there.
 
     `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `weight` (V, D).
     """
-    width = weight.shape[1]
+    n_tokens, width = out.shape
     constants = _constants(GRAD_HIDDEN, width)
-    _grad_hidden[_slots(order, starts, GRAD_HIDDEN), n_tiles(width, constants["BLOCK_D"])](
-        grad_logits, weight, order, starts, words, offsets, out, order.shape[0],
+    _grad_hidden[_slots(n_tokens, offsets, GRAD_HIDDEN), n_tiles(width, constants["BLOCK_D"])](
+        grad_logits, weight, table, words, offsets, out, n_tokens,
         GRAD_STRIDE=grad_logits.stride(0), WEIGHT_STRIDE=weight.stride(0), OUT_STRIDE=out.stride(0), D=width, ADD=add,
-        **constants, **_clusters(starts),
+        **constants, **_clusters(offsets),
     )  # fmt: skip
 
 
 def grad_weight(
-    grad_logits: Tensor, hidden: Tensor, grad_cluster_logits: Tensor, order: Tensor, starts: Tensor, words: Tensor,
-    offsets: Tensor, out: Tensor, out_bias: Tensor | None, out_cluster_bias: Tensor | None,
+    grad_logits: Tensor, hidden: Tensor, grad_cluster_logits: Tensor, table: Tensor, words: Tensor, offsets: Tensor,
+    out: Tensor, out_bias: Tensor | None, out_cluster_bias: Tensor | None,
 ) -> None:  # fmt: skip
     """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,): each row once, zeros too.
 
@@ -95,26 +97,26 @@ def grad_weight(
     Beside them, to spare a launch, the gradient of the cluster bias to `out_cluster_bias` (C,): `grad_cluster_logits`
     (T, C), contiguous, summed over the tokens.
     """
-    width, n_clusters = out.shape[1], starts.shape[0] - 1
+    (n_tokens, width), n_clusters = hidden.shape, offsets.shape[0] - 1
     constants = _constants(GRAD_WEIGHT, width)
     word_tiles = n_tiles(grad_logits.shape[1], GRAD_WEIGHT.words)
     sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_clusters, SUM_CLUSTERS)
     _grad_weight[(sum_tiles + CROWDED + n_clusters * word_tiles,)](
-        grad_logits, hidden, grad_cluster_logits, order, starts, words, offsets, out, out_bias, out_cluster_bias,
-        order.shape[0],
+        grad_logits, hidden, grad_cluster_logits, table, words, offsets, out, out_bias, out_cluster_bias,
+        n_tokens,
         GRAD_STRIDE=grad_logits.stride(0), HIDDEN_STRIDE=hidden.stride(0), OUT_STRIDE=out.stride(0), D=width,
         WORD_TILES=word_tiles, COLUMN_TILES=n_tiles(width, constants["BLOCK_D"]), SUM_TILES=sum_tiles,
-        CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants, **_clusters(starts),
+        CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants, **_clusters(offsets),
     )  # fmt: skip
 
 
-def _slots(order: Tensor, starts: Tensor, tiles: Tiles) -> int:
+def _slots(n_tokens: int, offsets: Tensor, tiles: Tiles) -> int:
     """The most slots there can be, the one after the last cluster, for tokens left out, included."""
-    return order.shape[0] // tiles.tokens + starts.shape[0]
+    return n_tokens // tiles.tokens + offsets.shape[0]
 
 
-def _clusters(starts: Tensor) -> dict[str, int]:
-    return {"N_CLUSTERS": starts.shape[0] - 1, "BLOCK_C": min(BLOCK_CLUSTERS, power_of_two(starts.shape[0]))}
+def _clusters(offsets: Tensor) -> dict[str, int]:
+    return {"N_CLUSTERS": offsets.shape[0] - 1, "BLOCK_C": min(BLOCK_CLUSTERS, power_of_two(offsets.shape[0]))}
 
 
 def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
@@ -127,9 +129,9 @@ def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
 
 
 @triton.jit
-def _find_tile(starts, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
+def _find_tile(table, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
     """This program's cluster (C: the tokens left out), its first token and the end of the cluster's tokens."""
-    slot = tl.program_id(0)
+    slot, starts = tl.program_id(0), table + 2 * n_tokens
     begun = 0
     for first in range(0, N_CLUSTERS + 1, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
@@ -143,7 +145,7 @@ def _find_tile(starts, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr
 
 @triton.jit
 def _logits(
-    hidden, weight, bias, order, starts, words, offsets, out, totals, n_tokens,
+    hidden, weight, bias, table, words, offsets, out, totals, n_tokens,
     HIDDEN_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
     N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -151,7 +153,7 @@ def _logits(
     """One program per slot of tokens and tile of words."""
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
         tl.store(totals + 4 * n_tokens, 0.0)
-    cluster, first_token, end = _find_tile(starts, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
+    cluster, first_token, end = _find_tile(table, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
     if (cluster == N_CLUSTERS) | (first_token >= end):
         return
     offset = tl.load(offsets + cluster)
@@ -161,7 +163,7 @@ def _logits(
         return
     i = first_token + tl.arange(0, BLOCK_T)
     j = first_word + tl.arange(0, BLOCK_W)
-    token = tl.load(order + i, mask=i < end, other=0)
+    token = tl.load(table + i, mask=i < end, other=0)
     word = tl.load(words + offset + j, mask=j < size, other=0)
     hidden_rows = hidden + token[:, None] * HIDDEN_STRIDE
     weight_rows = weight + word[:, None] * WEIGHT_STRIDE
@@ -178,13 +180,13 @@ def _logits(
 
 @triton.jit
 def _grad_hidden(
-    grad_logits, weight, order, starts, words, offsets, out, n_tokens,
+    grad_logits, weight, table, words, offsets, out, n_tokens,
     GRAD_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     ADD: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
     N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """One program per slot of tokens and tile of columns; it walks the cluster's words."""
-    cluster, first_token, end = _find_tile(starts, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
+    cluster, first_token, end = _find_tile(table, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
     if first_token >= end:
         return
     # Past the last cluster are the tokens left out: no words, hence zeros.
@@ -194,7 +196,7 @@ def _grad_hidden(
     size = tl.where(inside, size, 0).to(tl.int32)
     i = first_token + tl.arange(0, BLOCK_T)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
-    token = tl.load(order + i, mask=i < end, other=0)
+    token = tl.load(table + i, mask=i < end, other=0)
     grad_rows = grad_logits + i.to(tl.int64)[:, None] * GRAD_STRIDE
     acc = tl.zeros((BLOCK_D, BLOCK_T), tl.float32)
     for first in range(0, size, BLOCK_W):
@@ -215,7 +217,7 @@ def _grad_hidden(
 
 @triton.jit
 def _grad_weight(
-    grad_logits, hidden, grad_cluster_logits, order, starts, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
+    grad_logits, hidden, grad_cluster_logits, table, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
     GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     WORD_TILES: tl.constexpr, COLUMN_TILES: tl.constexpr, SUM_TILES: tl.constexpr,
     CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
@@ -224,7 +226,7 @@ def _grad_weight(
 ):  # fmt: skip
     """First those that take longest: programs that sum all tokens for the cluster bias; then some that share the
     clusters with many tokens, a tile of words and of columns at a time; then one per tile of words of the others."""
-    program = tl.program_id(0)
+    program, order, starts = tl.program_id(0), table, table + 2 * n_tokens
     if out_cluster_bias is not None:
         if program < SUM_TILES:
             _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, N_CLUSTERS, SUM_T, SUM_C)
@@ -242,7 +244,7 @@ def _grad_weight(
                 cluster = first + tl.sum((up_to <= item // tiles).to(tl.int32), 0)
                 tile = item % tiles
                 _crowded_tile(
-                    grad_logits, hidden, order, starts, words, offsets, out, out_bias, cluster,
+                    grad_logits, hidden, table, words, offsets, out, out_bias, n_tokens, cluster,
                     tile // (COLUMN_TILES + 1) * BLOCK_W, tile % (COLUMN_TILES + 1),
                     GRAD_STRIDE, HIDDEN_STRIDE, OUT_STRIDE, D, COLUMN_TILES, BLOCK_T, BLOCK_W, BLOCK_D,
                 )  # fmt: skip
@@ -272,11 +274,12 @@ def _grad_weight(
 
 @triton.jit
 def _crowded_tile(
-    grad_logits, hidden, order, starts, words, offsets, out, out_bias, cluster, first_word, column_tile,
+    grad_logits, hidden, table, words, offsets, out, out_bias, n_tokens, cluster, first_word, column_tile,
     GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     COLUMN_TILES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A tile of words and a tile of columns, the one after the last being the bias; it walks the cluster's tokens."""
+    order, starts = table, table + 2 * n_tokens
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
     start = tl.load(starts + cluster).to(tl.int32)

@@ -1,5 +1,7 @@
 """Both levels' softmax with what the batch comes to, and its gradient, a few tokens a program.
 
+`table` is that of `coterie.loss.grouping.Grouping`.
+
 Shapes: T tokens, C clusters, S most words in a cluster.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
@@ -20,9 +22,9 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # a maximum's start: finite, for 
 
 
 def forward(
-    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, order: Tensor,
-    place: Tensor, starts: Tensor, target: Tensor, cluster_of: Tensor, offsets: Tensor,
-    output: Tensor, even: Tensor, loss: Tensor, saved: Tensor, sums: Tensor, tally: Tensor,
+    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, table: Tensor,
+    cluster_of: Tensor, offsets: Tensor, output: Tensor, even: Tensor, loss: Tensor, saved: Tensor,
+    sums: Tensor, tally: Tensor,
 ) -> None:  # fmt: skip
     """Writes log P of the targets and its mean over clusters and words, (T,) both, and the mean loss (); adds the batch
     to the measures (3,) and to the tally (4,).
@@ -32,8 +34,8 @@ def forward(
     """
     n_tokens, n_clusters = cluster_logits.shape
     _forward[(n_tiles(n_tokens, ROWS),)](
-        cluster_logits, cluster_bias, prior, logits, order, place, starts, target, cluster_of, offsets,
-        output, even, loss, saved, sums, tally, n_tokens,
+        cluster_logits, cluster_bias, prior, logits, table, cluster_of, offsets, output, even, loss, saved, sums, tally,
+        n_tokens,
         N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], ROWS=ROWS, BLOCK_C=_block(n_clusters),
         BLOCK_S=_block(logits.shape[1]), SUMMED=SUMMED, num_warps=NUM_WARPS,
     )  # fmt: skip
@@ -42,8 +44,7 @@ def forward(
 def backward(
     grad_output: Tensor | None, grad_even: Tensor | None, grad_loss: Tensor | None,
     cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, saved: Tensor,
-    order: Tensor, place: Tensor, starts: Tensor, target: Tensor, cluster_of: Tensor, offsets: Tensor,
-    out_cluster: Tensor, out_word: Tensor,
+    table: Tensor, cluster_of: Tensor, offsets: Tensor, out_cluster: Tensor, out_word: Tensor,
 ) -> None:  # fmt: skip
     """Writes the gradients of both levels' logits, from those of `forward`'s three results; None: zero.
 
@@ -53,7 +54,7 @@ def backward(
     n_tokens, n_clusters = cluster_logits.shape
     _backward[(n_tiles(n_tokens, ROWS),)](
         grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
-        order, place, starts, target, cluster_of, offsets, out_cluster, out_word, n_tokens,
+        table, cluster_of, offsets, out_cluster, out_word, n_tokens,
         OUTPUT_STRIDE=0 if grad_output is None else grad_output.stride(0),
         EVEN_STRIDE=0 if grad_even is None else grad_even.stride(0),
         N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_clusters),
@@ -66,9 +67,10 @@ def _block(columns: int) -> int:
 
 
 @triton.jit
-def _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS: tl.constexpr):
+def _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS: tl.constexpr, ROWS: tl.constexpr):
     """For ROWS tokens: their places in order and in the batch, whether they are used, the target's cluster, how many
     words it has, and which of them the target is."""
+    order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_CLUSTERS + 1
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = i < n_tokens
     token = tl.load(order + i, mask=inside, other=0)
@@ -126,12 +128,12 @@ def _shift(cluster_bias, prior, c, mask):
 
 @triton.jit
 def _forward(
-    cluster_logits, cluster_bias, prior, logits, order, place, starts, target, cluster_of, offsets,
-    output, even, loss, saved, sums, tally, n_tokens,
+    cluster_logits, cluster_bias, prior, logits, table, cluster_of, offsets, output, even, loss, saved, sums, tally,
+    n_tokens,
     N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
     SUMMED: tl.constexpr,
 ):  # fmt: skip
-    i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
+    i, inside, token, used, cluster, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
 
     rows = cluster_logits + token * N_CLUSTERS
     high = tl.full((ROWS,), LOWEST, tl.float32)
@@ -174,7 +176,7 @@ def _forward(
     done = tl.atomic_add(saved + 4 * n_tokens, 1.0, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
         tl.debug_barrier()
-        _sum_up(saved + 2 * n_tokens, starts + N_CLUSTERS, loss, sums, tally, n_tokens, SUMMED)
+        _sum_up(saved + 2 * n_tokens, table + 2 * n_tokens + N_CLUSTERS, loss, sums, tally, n_tokens, SUMMED)
 
 
 @triton.jit
@@ -213,15 +215,16 @@ def _gradient(pointer, token, used, STRIDE: tl.constexpr):
 @triton.jit
 def _backward(
     grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
-    order, place, starts, target, cluster_of, offsets, out_cluster, out_word, n_tokens,
+    table, cluster_of, offsets, out_cluster, out_word, n_tokens,
     OUTPUT_STRIDE: tl.constexpr, EVEN_STRIDE: tl.constexpr, N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """Of a log-softmax: g at the target, g_mean / n everywhere, less (g + g_mean) times the probability."""
-    i, inside, token, used, cluster, size, own = _rows(order, place, target, cluster_of, offsets, n_tokens, ROWS)
+    i, inside, token, used, cluster, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
     g = _gradient(grad_output, token, used, OUTPUT_STRIDE)
     if grad_loss is not None:
-        g -= tl.load(grad_loss).to(tl.float32) / tl.maximum(tl.load(starts + N_CLUSTERS), 1).to(tl.float32)
+        n_used = tl.load(table + 2 * n_tokens + N_CLUSTERS)
+        g -= tl.load(grad_loss).to(tl.float32) / tl.maximum(n_used, 1).to(tl.float32)
     g_mean = _gradient(grad_even, token, used, EVEN_STRIDE)
 
     even = g_mean

@@ -23,26 +23,23 @@ AHEAD = 512  # tokens looked at together for the end of a run that goes on
 BLOCK_K = 128
 
 
-def update(
-    statistic: Statistic, sample: Tensor, target: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor
-) -> None:
-    """As `Statistic.update`: `sample` (T, K), `target` (T,), `counts` (V,), `loss` ()."""
+def update(statistic: Statistic, sample: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
+    """As `Statistic.update`: `sample` (T, K), `counts` (V,), `loss` ()."""
     paper = statistic.smoothing == "paper"
-    total, weight = statistic.total, statistic.weight
-    _update(total, weight, sample, target, grouping.order, grouping.place, counts, loss, paper)
+    _update(statistic.total, statistic.weight, sample, grouping.table, counts, loss, paper)
 
 
 def _take_in(
-    total: Tensor, weight: Tensor, sample: Tensor, target: Tensor, order: Tensor, place: Tensor, counts: Tensor,
-    loss: Tensor, paper: bool,
+    total: Tensor, weight: Tensor, sample: Tensor, table: Tensor, counts: Tensor, loss: Tensor, paper: bool
 ) -> None:  # fmt: skip
     n_tokens, row = sample.shape
     if n_tokens == 0:
         return
     with torch.cuda.device_of(sample):
         _remember[n_tiles(n_tokens, CHUNK), n_tiles(row, BLOCK_K)](
-            total, weight, sample, target, order, place, counts, loss, n_tokens,
-            ROW_STRIDE=sample.stride(0), COLUMN_STRIDE=sample.stride(1), N_WORDS=counts.shape[0], ROW=row,
+            total, weight, sample, table, counts, loss, n_tokens,
+            N_STARTS=table.shape[0] - 3 * n_tokens, ROW_STRIDE=sample.stride(0), COLUMN_STRIDE=sample.stride(1),
+            N_WORDS=counts.shape[0], ROW=row,
             PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
         )  # fmt: skip
 
@@ -56,14 +53,16 @@ _update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight")
 
 @triton.jit
 def _remember(
-    total, weight, sample, target, order, place, counts, loss, n_tokens,
-    ROW_STRIDE: tl.constexpr, COLUMN_STRIDE: tl.constexpr, N_WORDS: tl.constexpr, ROW: tl.constexpr,
-    PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
+    total, weight, sample, table, counts, loss, n_tokens,
+    N_STARTS: tl.constexpr, ROW_STRIDE: tl.constexpr, COLUMN_STRIDE: tl.constexpr,
+    N_WORDS: tl.constexpr, ROW: tl.constexpr, PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
     # Written so that a NaN, which compares false, ends it.
     if not (tl.abs(tl.load(loss).to(tl.float32)) < float("inf")):
         return
+    order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_STARTS
     end = (tl.program_id(0) + 1) * CHUNK
     i = end - CHUNK + tl.arange(0, CHUNK)
     here = tl.load(place + i, mask=i < n_tokens, other=-2)

@@ -37,12 +37,11 @@ FEW = 1 << 18
 Computed = tuple[Tensor, Tensor, Tensor]  # gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)
 
 
-def two_level(
-    hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, grouping: Grouping
-) -> tuple[LogProbs, Tensor]:
+def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: Grouping) -> tuple[LogProbs, Tensor]:
     """As `reference.two_level`."""
     cluster_hidden, word_hidden, cluster_weight = project_few(hidden, vectors)
-    operands = in_autocast(word_hidden), vectors.weight, vectors.bias, *grouping, partition.words, partition.offsets
+    index = grouping.order, grouping.place, grouping.starts, partition.words, partition.offsets
+    operands = in_autocast(word_hidden), vectors.weight, vectors.bias, *index
     if torch.compiler.is_compiling():
         word, mean_word = _operator(*operands)
     elif not torch.is_grad_enabled():
@@ -50,7 +49,7 @@ def two_level(
     else:
         word, mean_word = _Eager.apply(*operands)  # type: ignore[no-untyped-call]
     logits = cluster_logits(in_autocast(cluster_hidden), cluster_weight, vectors.cluster_shift())
-    cluster, mean_cluster = cluster_level(logits, target, partition)
+    cluster, mean_cluster = cluster_level(logits, grouping.word, partition)
     return LogProbs(cluster, word, mean_cluster, mean_word), cluster_hidden
 
 

@@ -42,7 +42,6 @@ class Batch(NamedTuple):
     output: Tensor  # (T,) log P(target); 0 for a token left out
     even: Tensor  # (T,) the mean of log P(c|h) over filled clusters and that of log P(w|c, h) over the cluster's words
     loss: Tensor  # () the mean of -output over the tokens that are used
-    word: Tensor  # (T,) the targets, -1 for a token left out
     grouping: Grouping
     cluster_hidden: Tensor  # (T, D) what the cluster level sees
 
@@ -51,7 +50,10 @@ class Ways(NamedTuple):
     """What a step consists of. `compute`: hidden (T, D), targets (T,) → its batch, entered in the books."""
 
     compute: Callable[[Tensor, Vectors, Tensor, Partition, Books], Batch]
-    remember: Callable[[Statistic, Tensor, Tensor, Grouping, Tensor, Tensor], None]
+    remember: Callable[[Statistic, Tensor, Grouping, Tensor, Tensor], None]
+
+
+_kernels: Ways | None = None
 
 
 def choose(backend: Backend, hidden: Tensor) -> Ways:
@@ -62,12 +64,19 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
     if backend == "triton":
         if not (hidden.is_cuda or INTERPRETED):
             raise ValueError(f'backend="triton" computes on a GPU; hidden is on {hidden.device}: use backend="auto"')
-        # Imported when it is first used: a layer on a CPU does without triton.
+        return by_triton()
+    return Ways(by_reference if backend == "reference" else by_torch, Statistic.update)
+
+
+def by_triton() -> Ways:
+    """The kernels; imported when they are first used, for a layer on a CPU does without triton."""
+    global _kernels
+    if _kernels is None:  # an import takes the host longer, each time, than it looks
         from coterie.kernels import statistic
         from coterie.loss import triton
 
-        return Ways(triton.compute, statistic.update)
-    return Ways(by_reference if backend == "reference" else by_torch, Statistic.update)
+        _kernels = Ways(triton.compute, statistic.update)
+    return _kernels
 
 
 def by_reference(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books) -> Batch:
@@ -80,18 +89,18 @@ def by_torch(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partit
     return _compute(cpu.two_level, hidden, vectors, target, partition, books)
 
 
-TwoLevel = Callable[[Tensor, Vectors, Tensor, Partition, Grouping], tuple[LogProbs, Tensor]]
+TwoLevel = Callable[[Tensor, Vectors, Partition, Grouping], tuple[LogProbs, Tensor]]
 
 
 def _compute(
     two_level: TwoLevel, hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books
 ) -> Batch:
-    word, grouping = prepare(target, partition, books.ignore_index, books.tally)
+    grouping = prepare(target, partition, books.ignore_index, books.tally)
     if books.look is not None:
         books.look()
-    log_p, cluster_hidden = two_level(hidden, vectors, word, partition, grouping)
+    log_p, cluster_hidden = two_level(hidden, vectors, partition, grouping)
     output, loss = summarize(log_p.cluster, log_p.word, grouping.starts[-1], books.sums, books.tally)
-    return Batch(output, log_p.mean_cluster + log_p.mean_word, loss, word, grouping, cluster_hidden)
+    return Batch(output, log_p.mean_cluster + log_p.mean_word, loss, grouping, cluster_hidden)
 
 
 def in_backward() -> bool:

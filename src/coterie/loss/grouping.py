@@ -15,16 +15,40 @@ from coterie.clustering.partition import Partition
 
 
 class Grouping(NamedTuple):
-    """The order of a batch's tokens."""
+    """The order of a batch's tokens, all in one tensor: a kernel that reads it is launched with one argument."""
 
-    order: Tensor  # (T,) the tokens, in order; those left out come last
-    place: Tensor  # (T,) where each token's target stands in `partition.words`, ascending; V: left out
-    starts: Tensor  # (C + 1,) cluster c has the tokens order[starts[c]:starts[c + 1]]
+    table: Tensor  # (3 T + C + 1,) order, place, starts and word, one behind the other
+    n_tokens: int
+
+    @property
+    def order(self) -> Tensor:
+        """(T,) the tokens, in order; those left out come last."""
+        return self.table[: self.n_tokens]
+
+    @property
+    def place(self) -> Tensor:
+        """(T,) where each token's target stands in `partition.words`, in order, ascending; V: left out."""
+        return self.table[self.n_tokens : 2 * self.n_tokens]
+
+    @property
+    def starts(self) -> Tensor:
+        """(C + 1,) cluster c has the tokens order[starts[c]:starts[c + 1]]."""
+        return self.table[2 * self.n_tokens : self.table.shape[0] - self.n_tokens]
+
+    @property
+    def word(self) -> Tensor:
+        """(T,) the targets; -1: left out."""
+        return self.table[self.table.shape[0] - self.n_tokens :]
+
+
+def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> Grouping:
+    """The grouping of targets (T,), without ignored ones and those out of range, which are tallied (see `Tally`)."""
+    return group(usable(target, partition.n_words, ignore_index, tally), partition)
 
 
 @torch.no_grad()
 def usable(target: Tensor, n_classes: int, ignore_index: int, tally: Tensor) -> Tensor:
-    """The targets (T,), -1 in place of ignored ones and of those out of range, which are tallied (see `Tally`)."""
+    """The targets (T,), -1 in place of those to leave out."""
     ignored = target == ignore_index
     bad = ((target < 0) | (target >= n_classes)) & ~ignored
     if target.numel():
@@ -35,15 +59,8 @@ def usable(target: Tensor, n_classes: int, ignore_index: int, tally: Tensor) -> 
 
 
 @torch.no_grad()
-def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> tuple[Tensor, Grouping]:
-    """The targets to use, (T,) with -1 for those to leave out, and their grouping."""
-    word = usable(target, partition.n_words, ignore_index, tally)
-    return word, group(word, partition)
-
-
-@torch.no_grad()
-def group(target: Tensor, partition: Partition) -> Grouping:
-    """Groups the targets (T,); -1 leaves a token out."""
-    place = torch.where(target >= 0, partition.position[target.clamp(min=0)], partition.n_words)
+def group(word: Tensor, partition: Partition) -> Grouping:
+    """The grouping of targets (T,); -1 leaves a token out."""
+    place = torch.where(word >= 0, partition.position[word.clamp(min=0)], partition.n_words)
     place, order = place.sort(stable=True)
-    return Grouping(order, place, torch.searchsorted(place, partition.offsets))
+    return Grouping(torch.cat((order, place, torch.searchsorted(place, partition.offsets), word)), word.shape[0])

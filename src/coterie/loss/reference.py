@@ -11,15 +11,14 @@ from coterie.loss.grouping import Grouping
 from coterie.loss.levels import LogProbs, Vectors, cluster_level, cluster_logits, project
 
 
-def two_level(
-    hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, grouping: Grouping
-) -> tuple[LogProbs, Tensor]:
-    """log P(c|h) and log P(w|c, h) of every target (T,), -1 for a token to leave out, and h_c (T, D)."""
+def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: Grouping) -> tuple[LogProbs, Tensor]:
+    """log P(c|h) and log P(w|c, h) of every target, and h_c (T, D)."""
     cluster_hidden, word_hidden = project(hidden, vectors)
     logits = word_hidden @ vectors.weight.to(word_hidden.dtype).T  # (T, V)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if vectors.bias is not None:
         logits = logits + vectors.bias
+    target = grouping.word  # (T,) -1: left out
     word = target.clamp(min=0)
     cluster_of = partition.cluster_of  # (V,)
     together = cluster_of == cluster_of[word][:, None]  # (T, V): in the target's cluster

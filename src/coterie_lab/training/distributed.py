@@ -112,13 +112,13 @@ class SharedHead:
             check_same(self.head.partition.cluster_of, self.world)
         return moved
 
-    def _remember(self, seen: Tensor, word: Tensor, grouping: Grouping, loss: Tensor) -> None:
-        """In place of the head's own: `seen` (T, D), `word` (T,), `loss` (); T is the same everywhere."""
+    def _remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
+        """In place of the head's own: `seen` (T, D), `loss` (); T is the same everywhere."""
         everyones = _gathered(seen, self.world)
-        words = _gathered(word, self.world)
+        words = _gathered(grouping.word, self.world)
         total = loss.clone()  # not finite if anybody's is not
         dist.all_reduce(total)
-        self.remember_own(everyones, words, group(words, self.head.partition), total)
+        self.remember_own(everyones, group(words, self.head.partition), total)
 
 
 def _gathered(part: Tensor, world: World) -> Tensor:

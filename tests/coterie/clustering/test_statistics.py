@@ -18,7 +18,7 @@ def seats():
 
 
 def update(statistic, sample, target, counts, loss=1.0):
-    statistic.update(sample, target, group(target, seats()), counts, torch.tensor(loss))
+    statistic.update(sample, group(target, seats()), counts, torch.tensor(loss))
 
 
 def by_hand(batches, counts, smoothing):

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 def prepared(way, target, partition):
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    word, groups = way(target, partition, -100, tally)
-    return word, *groups, tally
+    groups = way(target, partition, -100, tally)
+    return groups.word, groups.table, tally
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 31, 32, 33, 300])

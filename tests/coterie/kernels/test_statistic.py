@@ -19,8 +19,8 @@ def remembered(sample, target, counts, smoothing, batches=2, loss=1.0):
     module, ours = (MeanHidden(N_WORDS, sample.shape[1], smoothing, DEVICE) for _ in range(2))
     loss = torch.tensor(loss, device=DEVICE)
     for batch in range(batches):
-        module.update(sample + batch, target, groups, counts, loss)
-        statistic.update(ours, sample + batch, target, groups, counts, loss)
+        module.update(sample + batch, groups, counts, loss)
+        statistic.update(ours, sample + batch, groups, counts, loss)
     return (module.total, module.weight), (ours.total, ours.weight)
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from coterie import SelfOrganizedSoftmax
 from coterie.kernels import streams as module
-from coterie.kernels.streams import beside
+from coterie.kernels.streams import Beside
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="records a CUDA graph: needs a GPU")
 
@@ -41,10 +41,10 @@ def test_the_side_waits_for_what_was_before_and_is_waited_for(monkeypatch, captu
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
     monkeypatch.setattr(torch.cuda, "stream", stream)
-    with beside(SimpleNamespace(is_cuda=True, device="cuda:0", get_device=lambda: 0)) as join:
+    with Beside(SimpleNamespace(is_cuda=True, device="cuda:0", get_device=lambda: 0)) as beside:
         seen.append("small")
     seen.append("large")
-    join()
+    beside.join()
     around = ["side waits for main", "on side", "small", "off side", "large", "main waits for side"]
     assert seen == (around if capturing else ["small", "large"])
 

@@ -241,16 +241,17 @@ def test_operators_keep_their_promises(bias):
     case = Case(5, 16, bias=bias)
     p, (_, _, cluster_weight, cluster_bias, prior, weight, word_bias) = case.partition, case.vectors
     learned = [None if x is None else x.requires_grad_() for x in (cluster_weight, cluster_bias)]
-    learned += [prior, weight.requires_grad_(), None if word_bias is None else word_bias.requires_grad_()]
+    learned += [weight.requires_grad_(), None if word_bias is None else word_bias.requires_grad_(), prior]
     hidden, grouping = case.hidden.requires_grad_(), group(case.target, p)
-    index = (case.target, *grouping, p.cluster_of, p.words, p.offsets)
-    torch.library.opcheck(fused._levels.op, (hidden, hidden * 2, *learned, *index, p.capacity), test_utils=CHECKS)
+    table = (grouping.table, p.cluster_of, p.words, p.offsets)
+    torch.library.opcheck(fused._levels.op, (hidden, hidden * 2, *learned, *table, p.capacity), test_utils=CHECKS)
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    torch.library.opcheck(grouping_kernel._usable.op, (tally, case.target, p.position, -100), test_utils=CHECKS)
-    torch.library.opcheck(grouping_kernel._group.op, (grouping.place.int(), p.offsets), test_utils=CHECKS)
+    torch.library.opcheck(
+        grouping_kernel._grouped.op, (tally, case.target, p.position, p.offsets, -100), test_utils=CHECKS
+    )
     total, seen = torch.zeros(N_WORDS, 16, device=DEVICE), torch.zeros(N_WORDS, device=DEVICE)
     counts = torch.ones(N_WORDS, dtype=torch.int64, device=DEVICE)
-    remember = (total, seen, case.hidden.detach(), case.target, grouping.order, grouping.place, counts)
+    remember = (total, seen, case.hidden.detach(), grouping.table, counts)
     torch.library.opcheck(statistic._update.op, (*remember, torch.ones((), device=DEVICE), False), test_utils=CHECKS)
 
 
