@@ -13,7 +13,7 @@ from coterie_lab.bench import clusters, heads, report, search, timing
 from coterie_lab.bench.heads import Contest, Row
 from coterie_lab.bench.methods import build
 from coterie_lab.bench.shapes import Machine, Shape, zipf_counts, zipf_text
-from coterie_lab.bench.timing import in_loops, in_turns, measure
+from coterie_lab.bench.timing import in_loops, in_turns
 from tests.command_line import coterie
 
 CPU = torch.device("cpu")
@@ -55,13 +55,6 @@ def test_a_head_of_the_registry_can_be_timed_as_a_graph():
     assert not build("importance", Shape(100, 8, 8), CPU, torch.float32).graph
 
 
-def test_measuring_repeats_and_orders():
-    calls = []
-    timing = measure(lambda: calls.append(1), CPU, seconds=0.001)
-    assert timing.least <= timing.low <= timing.ms <= timing.high
-    assert len(calls) == timing.repeats + 4
-
-
 def a_row(method, words, step):
     return Row(method, Shape(words, 8, 8), forward=step / 3, step=step, step_low=step, step_high=step, floor=1.0)
 
@@ -71,6 +64,7 @@ def test_several_take_turns():
     timings = in_turns({name: partial(calls.append, name) for name in "ab"}, CPU, seconds=0.0)
     assert "".join(calls) == "aaaabbbb" + "aabb" * 5  # of two calls in a turn the first is not counted
     assert [timing.repeats for timing in timings.values()] == [5, 5]
+    assert all(timing.least <= timing.low <= timing.ms <= timing.high for timing in timings.values())
 
 
 def test_a_loop_is_timed_until_it_is_launched_and_until_it_is_done(monkeypatch):

@@ -76,11 +76,3 @@ def test_the_lstm_is_torchs_and_close_to_it_under_autocast(layers):
     assert {part.dtype for part in state} == {torch.float32}
     torch.testing.assert_close((output.float(), *state), (expected, hidden, cell), rtol=0.02, atol=0.02)
     torch.testing.assert_close([p.grad for p in lstm.parameters()], exact, rtol=0.05, atol=0.1)
-
-
-def test_rounded_weights_lie_in_one_piece():
-    lstm = LSTM(6, 8, 2)
-    rounded = lstm._rounded()
-    expected = [weight.bfloat16() for weight in lstm._flat_weights]
-    assert all(torch.equal(a, b) for a, b in zip(rounded, expected, strict=True))
-    assert len({weight.untyped_storage().data_ptr() for weight in rounded}) == 1
