@@ -33,14 +33,12 @@ def sample(
     if top_k is not None:
         values, candidates = topk(words, hidden, log_cluster, top_k)
         probability = ((values - values[:, :1]) / temperature).softmax(1)
-        return _from_candidates(probability, candidates, top_p or 1.0, generator)
+        return from_candidates(probability, candidates, top_p or 1.0, generator)
     assert top_p is not None
     return _nucleus(words, hidden, log_cluster, temperature, top_p, generator)
 
 
-def _from_candidates(
-    probability: Tensor, candidates: Tensor, top_p: float, generator: torch.Generator | None
-) -> Tensor:
+def from_candidates(probability: Tensor, candidates: Tensor, top_p: float, generator: torch.Generator | None) -> Tensor:
     """A draw from the nucleus of mass p of words in descending probability, both (T, k)."""
     before = probability.cumsum(1) - probability
     drawn = torch.multinomial(torch.where(before < top_p, probability, 0.0), 1, generator=generator)
@@ -99,8 +97,8 @@ def _nucleus(
         values, candidates = attempt(words, hidden, log_cluster, min(NUCLEUS, words.partition.n_words), limit=0)
         probability = values.exp()
         rest = (values[:, -1] == -torch.inf) | (probability.sum(1) < top_p)
-        drawn[~rest] = _from_candidates(probability[~rest], candidates[~rest], top_p, generator)
+        drawn[~rest] = from_candidates(probability[~rest], candidates[~rest], top_p, generator)
     values, candidates = words.log_prob(hidden[rest], log_cluster[rest]).sort(1, descending=True)
     probability = ((values - values[:, :1]) / temperature).softmax(1)
-    drawn[rest] = _from_candidates(probability, candidates, top_p, generator)
+    drawn[rest] = from_candidates(probability, candidates, top_p, generator)
     return drawn

@@ -3,6 +3,7 @@
 Shapes: T tokens, D width, V words.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from coterie.checks import check_draw, check_k, check_target
 from coterie.inference import COLDEST
+from coterie.search.sampling import from_candidates
 from coterie.softmax import HeadOutput
 
 
@@ -76,8 +78,5 @@ class DenseAnswers:
             return log_prob.argmax(-1)
         values, words = log_prob.reshape(-1, log_prob.shape[-1]).sort(-1, descending=True)
         probability = ((values[:, :top_k] - values[:, :1]) / temperature).softmax(-1)
-        if top_p is not None:
-            before = probability.cumsum(-1) - probability
-            probability = torch.where(before < top_p, probability, 0.0)
-        drawn = torch.multinomial(probability, 1, generator=generator)
-        return words.gather(-1, drawn).reshape(log_prob.shape[:-1])
+        drawn = from_candidates(probability, words, math.inf if top_p is None else top_p, generator)
+        return drawn.reshape(log_prob.shape[:-1])

@@ -77,26 +77,23 @@ def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: A
 
 
 @register("full-chunked")
-class ChunkedFullSoftmax(FullSoftmax):
-    """The same through `F.linear_cross_entropy`, which never holds all T × V logits."""
+def full_chunked(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> "ChunkedFullSoftmax":
+    """The full softmax through torch's chunked loss, where torch has it."""
+    if not hasattr(F, "linear_cross_entropy"):
+        raise ValueError(
+            "the head 'full-chunked' needs torch.nn.functional.linear_cross_entropy, which this torch lacks: "
+            "install torch 2.13 or later, or use 'full' or 'full-compiled'"
+        )
+    return ChunkedFullSoftmax(in_features, n_classes, counts, **options)
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        counts: Tensor | Sequence[int] | None = None,
-        biases: Biases = "counts",
-        ignore_index: int = -100,
-    ) -> None:
-        if not hasattr(F, "linear_cross_entropy"):
-            raise ValueError(
-                "the head 'full-chunked' needs torch.nn.functional.linear_cross_entropy, which this torch lacks: "
-                "install torch 2.13 or later, or use 'full' or 'full-compiled'"
-            )
-        super().__init__(in_features, n_classes, counts, biases, ignore_index)
+
+class ChunkedFullSoftmax(FullSoftmax):
+    """The same through `F.linear_cross_entropy`, which never holds all T × V logits; smoothing needs all of them."""
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
+        if self.label_smoothing:
+            return super().forward(hidden, target)
         target = check_target(hidden, target)
         lost = F.linear_cross_entropy(
             hidden.reshape(-1, self.in_features), self.weight, target.reshape(-1), linear_bias=self.bias,
