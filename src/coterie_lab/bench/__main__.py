@@ -4,6 +4,7 @@ python -m coterie_lab.bench search OUT.json [cpu|cuda]     topk and beams agains
 python -m coterie_lab.bench reorganization OUT.json        one reorganization of a million words
 python -m coterie_lab.bench beforehand OUT.json DATA       clusters made before training, for a prepared text
 python -m coterie_lab.bench training-step OUT.json DATA    a whole update of the language model, head against head
+python -m coterie_lab.bench graphs OUT.json                ways to spare the host: CUDA graphs and torch.compile
 python -m coterie_lab.bench explorer OUT.json              the report's page with 100,000 words, in a browser
 """
 
@@ -19,6 +20,7 @@ SUBJECTS = {
     "reorganization": "clusters.reorganization",
     "beforehand": "clusters.beforehand",
     "training-step": "training_step.measured",
+    "graphs": "graphs.measured",
     "explorer": "page.measured",
 }
 
