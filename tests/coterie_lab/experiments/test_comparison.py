@@ -50,17 +50,6 @@ def test_every_head_beats_the_frequencies_by_far(compared):
     assert "published" not in table  # the paper's figures are of another text
 
 
-def test_the_plot_against_time_has_its_data(compared):
-    _, out = compared
-    report = json.loads((out / "report.json").read_text())
-    assert [pace["label"] for pace in report["paces"]] == [VARIANTS[name].label for name in HEADS]
-    for pace, row in zip(report["paces"], report["rows"], strict=True):
-        assert len(pace["seconds"]) == SMALL["epochs"]
-        assert pace["seconds"] == sorted(pace["seconds"])
-        assert pace["perplexity"][-1] == row["perplexity"][0]
-    assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_every_head_is_opened_again_without_its_text(compared, tmp_path):
     corpus, out = compared
     dev, counts = corpus.dev[:], corpus.counts

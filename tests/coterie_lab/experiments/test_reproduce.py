@@ -197,6 +197,9 @@ def test_what_is_made_beforehand_is_part_of_the_time(done):
         looks = [record["seconds"] for record in log if record["event"] == "evaluate"]
         assert built["seconds"] == found["building"] > 0
         assert found["seconds"] == [built["seconds"] + seconds for seconds in looks]
+        assert found["label"] == row["label"]
+        assert found["perplexity"][-1] == row["perplexity"][0]
+    assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_text_has_its_own_way_to_reorganize():

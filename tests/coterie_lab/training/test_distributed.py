@@ -19,15 +19,10 @@ from coterie_lab.tasks.language.train import LanguageTask, train
 from coterie_lab.training import checkpoint
 from coterie_lab.training.distributed import SharedHead, World, check_same, leave
 from coterie_lab.training.logs import Journal, read_journal
-from tests.corpora import SMALL, small, tiny_corpus
+from tests.corpora import SMALL, small
 from tests.killing import ctrl_c
 
 STILL = {**SMALL, "dropout": 0.0}  # processes drop out different units
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def losses(path):

@@ -8,12 +8,7 @@ from coterie_lab.tasks.language.train import train
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.moves import History, _packed, _unpacked, partitions, read_moves, until
 from coterie_lab.training.run import Run
-from tests.corpora import small, tiny_corpus
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+from tests.corpora import small
 
 
 def test_moves_are_packed_without_loss():
@@ -27,9 +22,7 @@ def test_moves_are_packed_without_loss():
         assert np.array_equal(again.words, move.words)
         assert np.array_equal(again.clusters, move.clusters)
     assert history.moves[2].words.size == 0
-
-
-def test_a_move_takes_about_two_bytes():
+    # About two bytes a move.
     cluster_of = torch.randint(0, 211, (44_370,), generator=torch.Generator().manual_seed(0))
     assert len(_packed(History(cluster_of).moves[0])["packed"]) < 1.5 * 44_370
 

@@ -22,14 +22,8 @@ from coterie_lab.training.logs import read_journal
 from coterie_lab.training.moves import read_moves
 from coterie_lab.training.run import Run
 from coterie_lab.training.update import Update
-from tests.corpora import small, tiny_corpus
+from tests.corpora import small
 from tests.killing import assert_same, ctrl_c
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
-
 
 # -- data ---------------------------------------------------------------------------------------------------------
 
