@@ -100,6 +100,7 @@ def capture(
 
 
 def _name(function: Callable[..., object]) -> str:
+    function = getattr(function, "func", function)  # of a functools.partial
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -4,6 +4,7 @@ Shapes: L words read, D width, S words of a cluster.
 """
 
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from coterie import graphs
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.folder import UNK
 from coterie_lab.heads import Head
@@ -77,12 +79,13 @@ class Predictor:
         self.head = cast(Head, head)
         self.organized = head if isinstance(head, SelfOrganizedSoftmax) else None
         self.known: OrderedDict[tuple[int, ...], tuple[Tensor, State]] = OrderedDict()
+        self.searches: dict[int, graphs.Graph[tuple[Tensor, Tensor]]] = {}  # of the n most probable words
 
     @torch.no_grad()
     def predict(self, text: str, n: int) -> Prediction:
         """The words as the model reads them, P(c|h) of all clusters that have words, and the n most probable words."""
         hidden = self._hidden(text)
-        values, words = self.head.topk(hidden, min(n, len(self.trained.words)))
+        values, words = self._search(hidden, min(n, len(self.trained.words)))
         clusters = []
         if self.organized is not None:
             probability = self.organized.cluster_log_prob(hidden).double().exp()
@@ -105,6 +108,14 @@ class Predictor:
         values, order = self.organized.member_log_prob(hidden, cluster).sort(descending=True, stable=True)  # (S,)
         p = float(self.organized.cluster_log_prob(hidden)[cluster].double().exp())
         return Opened(cluster=cluster, p=p, words=self._named(partition.members(cluster)[order], values))
+
+    def _search(self, hidden: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """The n most probable words; on a GPU a search of one row is bound by its launches, and recorded."""
+        if self.organized is None or not hidden.is_cuda:
+            return self.head.topk(hidden, n)
+        if n not in self.searches:
+            self.searches[n] = graphs.capture(partial(self.organized.topk, k=n), hidden)
+        return self.searches[n](hidden)
 
     def _named(self, words: Tensor, log_prob: Tensor) -> list[WordChance]:
         both = zip(words.tolist(), log_prob.double().exp().tolist(), strict=True)

@@ -13,7 +13,9 @@ import pytest
 import torch
 from starlette.responses import JSONResponse
 
+from coterie_lab.serve import language
 from coterie_lab.serve.app import application
+from coterie_lab.serve.language import Predictor
 from coterie_lab.serve.limits import BoundedBody
 from coterie_lab.serve.worker import Busy, Worker
 from coterie_lab.tasks.language.train import train
@@ -58,6 +60,23 @@ def test_going_on_word_by_word_is_reading_at_once(run, ask):
         told = ask("predict", text=" ".join(words[:n])).json()
     _, probability = expected(run, " ".join(words))
     assert told["words"][0]["p"] == pytest.approx(float(probability.max()), rel=1e-4)
+
+
+def test_on_a_gpu_a_search_for_as_many_words_is_recorded_once(run, monkeypatch):
+    predictor, recorded = Predictor(Trained.open(run, "cpu")), []
+
+    def capture(search, hidden):
+        recorded.append(hidden.shape)
+        return search
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr(language.graphs, "capture", capture)
+    monkeypatch.setattr(predictor, "_hidden", lambda text: torch.ones(16).as_subclass(OnGpu))
+    for n in (5, 5, 7):
+        assert len(predictor.predict("", n).words) == n
+    assert len(recorded) == 2
 
 
 def test_words_are_read_as_the_model_reads_them(ask):
