@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from coterie_lab.commands.language import AsJson, OnDevice, RunFolder
+from coterie_lab.needed import needed_for
 
 CONNECTIONS = 256  # at once; more are told to come back
 
@@ -74,12 +75,10 @@ def serve(
 
     Ctrl-C ends it.
     """
-    try:
+    with needed_for("the live page"):
         import uvicorn
 
         from coterie_lab.serve.app import LOCAL, application
-    except ImportError as error:
-        raise ImportError("the live page needs more packages: pip install 'coterie-softmax[lab]'") from error
 
     host = host.strip("[]")
     near = host in LOCAL or f"[{host}]" in LOCAL

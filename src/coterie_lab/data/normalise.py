@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 
 from coterie_lab.data.folder import UNK
+from coterie_lab.needed import needed_for
 
 AGENCIES = (
     r"AP|Reuters|REUTERS|AFP|AFX|CP|UPI|UNI|PTI|IRNA|dpa|Canadian Press|NewsFactor|washingtonpost\.com|PC World|"
@@ -83,10 +84,8 @@ def _plain(raw: str) -> str:
 
 @cache
 def _tokenizer() -> Callable[[str], list[str]]:
-    try:
+    with needed_for("raw text"):
         from nltk.tokenize.treebank import TreebankWordTokenizer
-    except ImportError:
-        raise ImportError("raw text needs the package nltk: pip install 'coterie-softmax[lab]'") from None
     tokenizer = TreebankWordTokenizer()
 
     def split(text: str) -> list[str]:

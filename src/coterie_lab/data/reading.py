@@ -17,6 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from coterie_lab.needed import needed_for
+
 BLOCK = 1 << 20  # bytes of text read at a time
 LONGEST_LINE = 1 << 20  # characters: more is a file that nobody has split into lines
 PACKED = (".xz", ".gz", ".zst", ".zip")
@@ -143,10 +145,8 @@ def unpacked(path: Path, advance: Advance) -> Iterator[bytes]:
     if path.suffix == ".zip":
         broken += [RuntimeError, NotImplementedError]  # encrypted, or packed in a way that is not known
     if path.suffix == ".zst":
-        try:
+        with needed_for(str(path)):
             broken.append(importlib.import_module("zstandard").ZstdError)
-        except ImportError:
-            raise ImportError(f"{path} needs the package zstandard: pip install 'coterie-softmax[lab]'") from None
     with path.open("rb") as raw:
         told = 0
         try:

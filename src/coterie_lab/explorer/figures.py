@@ -11,6 +11,7 @@ import numpy as np
 from coterie_lab.explorer import treemap
 from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized, atlas
+from coterie_lab.needed import needed_for
 
 # Okabe and Ito's colours, from dark to light, each with its own dashes.
 STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#56B4E9", (0, (5, 1, 1, 1))))
@@ -118,10 +119,8 @@ def _scales(axes: Any) -> None:
 @contextmanager
 def _canvas() -> Iterator[Any]:
     """pyplot without a window, and without a word about letters that a font lacks."""
-    try:
+    with needed_for("drawing figures"):
         import matplotlib
-    except ImportError as error:
-        raise ImportError("figures need more packages: pip install 'coterie-softmax[lab]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

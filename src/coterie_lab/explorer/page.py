@@ -17,6 +17,7 @@ from typing import Any
 
 from coterie_lab.explorer.collect import Content
 from coterie_lab.explorer.explorer import explore, history
+from coterie_lab.needed import needed_for
 
 STYLES = ("base.css", "explorer.css", "live.css", "beam.css")
 SCRIPTS = ("dom.js", "data.js", "charts.js", "moves.js", "map.js", "explorer.js", "live.js", "beam.js", "main.js")
@@ -50,10 +51,8 @@ def build(contents: list[Content], live: str | None = None) -> str:
 
 def _bokeh() -> list[str]:
     """Bokeh's own scripts, from the installed package."""
-    try:
+    with needed_for("a report"):
         import bokeh
-    except ImportError as error:
-        raise ImportError("a report needs more packages: pip install 'coterie-softmax[lab]'") from error
     folder = Path(bokeh.__file__).parent / "server/static/js"
     return [(folder / name).read_text(encoding="utf-8").replace("</script", "<\\/script") for name in BOKEH]
 

@@ -20,19 +20,15 @@ from coterie.checks import cluster_capacity, default_budget
 from coterie.clustering.assignment import assign
 from coterie.clustering.partition import Partition
 from coterie_lab.heads.cooccurrence import neighbours
+from coterie_lab.needed import needed_for
 
 WIDTH = 100  # E
 
 
 def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float = 1.5) -> Partition:
     """Words whose vectors point the same way sit together; `vectors` (V, E), `counts` (V,)."""
-    try:
+    with needed_for("finding clusters of similar words"):
         from sklearn.cluster import MiniBatchKMeans
-    except ImportError as error:
-        raise ImportError(
-            "clusters of similar words need the package scikit-learn: pip install 'coterie-softmax[lab]', or give "
-            "partition="
-        ) from error
     n_words = counts.numel()
     if vectors.ndim != 2 or vectors.shape[0] != n_words or not bool(vectors.isfinite().all()):
         raise ValueError(
@@ -62,13 +58,9 @@ def vectors_from_text(text: NDArray[Any], n_words: int, width: int = WIDTH) -> T
     How much more often than by chance a word stands before and after each other one (positive pointwise mutual
     information), brought down to E numbers by a truncated singular value decomposition.
     """
-    try:
+    with needed_for("making word vectors from text"):
         from scipy import sparse
         from sklearn.decomposition import TruncatedSVD
-    except ImportError as error:
-        raise ImportError(
-            "word vectors from text need the package scikit-learn: pip install 'coterie-softmax[lab]', or give vectors="
-        ) from error
     pairs = neighbours(text, n_words)
     count = pairs.count.double()  # (P,)
     before = torch.zeros(n_words, dtype=torch.float64).index_add_(0, pairs.first, count)

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-NEEDS = "needs the package {}: pip install 'coterie-softmax[lab]'"
-
+from coterie_lab.needed import needed_for
 
 PerItem = NDArray[np.float64]  # (N,)
 
@@ -30,10 +29,8 @@ class Scores:
 
 def full_length(hypotheses: Sequence[str], references: Sequence[str], stem: bool = False) -> Scores:
     """F1 of each hypothesis (N of them) against its one reference, by the package rouge-score."""
-    try:
+    with needed_for("full-length ROUGE"):
         from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise ImportError("full-length ROUGE " + NEEDS.format("rouge-score")) from None
     _check(hypotheses, references)
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stem)
     found = [scorer.score(reference, hypothesis) for hypothesis, reference in zip(hypotheses, references, strict=True)]
@@ -91,10 +88,8 @@ def _shared(a: Iterable[Hashable], b: Iterable[Hashable]) -> int:
 @cache
 def _stemmer() -> Callable[[str], str]:
     """The original Porter stemmer; NLTK's own extensions of it, its default, give other stems."""
-    try:
+    with needed_for("limited-length ROUGE"):
         from nltk.stem.porter import PorterStemmer
-    except ImportError:
-        raise ImportError("limited-length ROUGE " + NEEDS.format("nltk")) from None
     return cache(PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM).stem)
 
 
