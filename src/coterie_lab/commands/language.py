@@ -37,11 +37,12 @@ def train(
 ) -> None:
     """Train a language model. Defaults are those of the preset "best"; with --resume, the run's own."""
     from coterie_lab.data.corpus import Corpus
-    from coterie_lab.tasks.language import train as task
+    from coterie_lab.tasks.language.train import train as train_into
+    from coterie_lab.tasks.language.trained import Trained
 
-    settings = training.settings_of(out, resume, force, given, task.stored_settings, from_preset)
+    settings = training.settings_of(out, resume, force, given, Trained.stored_settings, from_preset)
     corpus = Corpus.open(data)
-    training.carry_out(partial(task.train, corpus, out, settings), out, resume, force)
+    training.carry_out(partial(train_into, corpus, out, settings), out, resume, force)
 
 
 @lm.command("eval")

@@ -38,14 +38,16 @@ def cluster(
 ) -> None:
     """Learn clusters with a language model of the pairs' text; `train --partition RUN` then uses them."""
     from coterie_lab.data.pairs import Pairs, Reading
-    from coterie_lab.tasks.language.train import stored_settings
+    from coterie_lab.tasks.language.trained import Trained
     from coterie_lab.tasks.summarization import clusters
     from coterie_lab.training.logs import Listening
     from coterie_lab.training.run import Run
 
     pairs = Pairs.open(data)
     reading: Reading = "titles" if titles_only else "both"
-    settings = training.settings_of(out, resume, force, given, stored_settings, partial(language_settings, reading))
+    settings = training.settings_of(
+        out, resume, force, given, Trained.stored_settings, partial(language_settings, reading)
+    )
     if resume and not titles_only and Run(out).config.exists():
         reading = clusters.read_by(out, pairs)
     console = Listening()
@@ -77,17 +79,19 @@ def train(
     from coterie.clustering.partition import Partition
     from coterie_lab.data.pairs import Pairs
     from coterie_lab.tasks.summarization import clusters
-    from coterie_lab.tasks.summarization import train as task
+    from coterie_lab.tasks.summarization.train import train as train_into
+    from coterie_lab.tasks.summarization.trained import Trained
+    from coterie_lab.training.run import Run
 
     new = partial(from_preset, clusters=partition is not None)
-    settings = training.settings_of(out, resume, force, given, task.stored_settings, new)
+    settings = training.settings_of(out, resume, force, given, Trained.stored_settings, new)
     pairs = Pairs.open(data)
     seats: Partition | None = None
     if partition is not None:
         seats = clusters.load(partition, pairs)
-    elif resume and (out / task.PARTITION).exists():
-        seats = Partition.load(out / task.PARTITION)
-    training.carry_out(partial(task.train, pairs, out, settings, seats), out, resume, force)
+    elif resume and Run(out).partition.exists():
+        seats = Partition.load(Run(out).partition)
+    training.carry_out(partial(train_into, pairs, out, settings, seats), out, resume, force)
 
 
 @summarize.command()

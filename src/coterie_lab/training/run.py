@@ -11,6 +11,7 @@ from coterie_lab.training.environment import describe
 
 FORMAT = "coterie-run"
 VERSION = 3
+PARTITION = "partition.json"
 
 
 class Run:
@@ -26,7 +27,7 @@ class Run:
         self.checkpoint = path / "checkpoint.pt"  # to resume from
         self.best = path / "model.pt"  # the model that is kept for use
         self.result = path / "result.json"  # there once the run is finished
-        self.partition = path / "partition.json"  # the clusters it was given
+        self.partition = path / PARTITION  # the clusters it was given
         self.clusters = path / "clusters.json"  # those it has learned, for others
 
     @classmethod

@@ -76,6 +76,12 @@ class Trained(Generic[AnyModel, AnySettings]):
                 f"{path} is damaged: its settings, vocabulary and model do not fit together ({why})"
             ) from error
 
+    @classmethod
+    def stored_settings(cls, path: Path) -> AnySettings:
+        """The settings of a run, which need not have a model yet."""
+        found: AnySettings = cls.settings_class.from_dict(Run.open(path, cls.kind)[1]["settings"])
+        return found
+
     @staticmethod
     def build(run: Run, settings: Any, words: list[str], counts: Tensor, material: Material) -> Any:
         """The model of a run, before its weights are loaded."""

@@ -56,14 +56,8 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-def in_parts(folder: Path, ready: Path) -> Corpus:
-    """The corpus of a folder with one file each for train, valid and test, an <eos> at every line's end."""
-    train, valid, test = parts_of(folder)
-    return prepare([train], ready, dev=valid, test=test, eos=True)
-
-
 def parts_of(folder: Path) -> tuple[Path, Path, Path]:
-    """Its files for train, valid and test."""
+    """The files of a folder that holds one each for train, valid and test."""
     there = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     found = {part: [path for path in there if part in path.name.split(".")] for part in ("train", "valid", "test")}
     if any(len(paths) != 1 for paths in found.values()):

@@ -10,7 +10,7 @@ from coterie_lab.data.folder import VOCABULARY
 from coterie_lab.data.sources import check_made_from, find
 from coterie_lab.data.text8 import NAME as TEXT8
 from coterie_lab.experiments.comparison import Row, chosen, rows_of, run_all
-from coterie_lab.experiments.language.experiments import EXPERIMENTS, Experiment, generated, in_parts, parts_of
+from coterie_lab.experiments.language.experiments import EXPERIMENTS, Experiment, generated, parts_of
 from coterie_lab.experiments.language.report import write
 from coterie_lab.experiments.language.variants import VARIANTS, Variant
 from coterie_lab.experiments.report import Data
@@ -41,15 +41,15 @@ def reproduce(
     corpus = _corpus(source, out, experiment, min_count, dev_chars)
     rows = rows_of(variants, seeds, out)
 
-    def trained(row: Row[Variant], seed: int, path: Path) -> Progress:
+    def train_row(row: Row[Variant], seed: int, path: Path) -> Progress:
         settings = experiment.settings_of(row.variant, seed=seed, **given)
         return train(corpus, path, settings, resume=True, console=console)
 
-    if not run_all(rows, seeds, trained, console):
+    if not run_all(rows, seeds, train_row, console):
         return None
     for row in rows:
         for seed, path in _finished(out / "runs", row):
-            trained(row, seed, path)  # refuses other settings
+            train_row(row, seed, path)  # refuses other settings
             row.paths.append(path)
     return write(out, corpus, rows, seeds, experiment.published)
 
@@ -80,5 +80,6 @@ def _corpus(source: str | None, out: Path, experiment: Experiment, min_count: in
             check_made_from(files_of_it, ready, corpus.source, min_count=min_count, dev_chars=dev_chars)
         return corpus
     if experiment.parts:
-        return in_parts(Path(source), ready)
+        train_part, valid, test = parts_of(Path(source))
+        return prepare([train_part], ready, dev=valid, test=test, eos=True)
     return prepare([source], ready, min_count=min_count, dev_chars=dev_chars)

@@ -74,7 +74,7 @@ def reproduce(
             return None
         partitions[reading] = clusters.load(learned, pairs)
 
-    def trained(row: Row[Variant], seed: int, path: Path) -> Progress:
+    def train_row(row: Row[Variant], seed: int, path: Path) -> Progress:
         settings = row.variant.settings(plan.preset, seed=seed, **given)
         seats = partitions[row.variant.reading(plan.preset)]
         progress = train(pairs, path, settings, seats, resume=True, console=console)
@@ -83,7 +83,7 @@ def reproduce(
         return progress
 
     rows = rows_of(variants, seeds, out)
-    if not run_all(rows, seeds, trained, console):
+    if not run_all(rows, seeds, train_row, console):
         return None
     measured: list[Speed] = []
     if plan.sentences:

@@ -23,7 +23,7 @@ from coterie_lab.training import start
 from coterie_lab.training.distributed import World
 from coterie_lab.training.loop import Progress
 from coterie_lab.training.optimizers import Group
-from coterie_lab.training.run import Run, read_json
+from coterie_lab.training.run import read_json
 from coterie_lab.training.task import Task
 
 KIND = "language model"
@@ -134,8 +134,3 @@ def data(corpus: Corpus) -> start.Data:
     # The counts are of this text: of pairs prepared for a summarizer, the file's are of the titles alone.
     kept = read_json(corpus.path / VOCABULARY) | {"counts": corpus.counts.tolist()}
     return start.Data(KIND, corpus.path, told, {VOCABULARY: json.dumps(kept, ensure_ascii=False)})
-
-
-def stored_settings(out: Path) -> Settings:
-    """The settings of a run that is there."""
-    return Settings.from_dict(Run.open(out, KIND)[1]["settings"])

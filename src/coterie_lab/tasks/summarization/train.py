@@ -24,11 +24,10 @@ from coterie_lab.tasks.summarization.settings import Settings
 from coterie_lab.training import start
 from coterie_lab.training.distributed import World
 from coterie_lab.training.loop import Progress
-from coterie_lab.training.run import Run
+from coterie_lab.training.run import PARTITION
 from coterie_lab.training.task import Task
 
 KIND = "summarizer"
-PARTITION = "partition.json"  # in the run's folder: the clusters it was given
 CLUSTERED = ("self-organized", "self-organized-paper")  # heads that take clusters
 
 
@@ -91,18 +90,18 @@ class SummaryTask(Task):
         self, pairs: Pairs, settings: Settings, device: torch.device, world: World, partition: Partition | None = None
     ) -> None:
         longest, part = pairs.source["settings"]["longest_article"], pairs.part("train")
-        self.train = Batches(part, settings.batch, settings.seed, world.rank, world.size, longest)
+        self.batches = Batches(part, settings.batch, settings.seed, world.rank, world.size, longest)
         self.valid = Batches(pairs.part("valid"), settings.batch, 0, longest=longest)
-        self.words_per_step = len(part.title.ids) // self.train.steps  # about
+        self.words_per_step = len(part.title.ids) // self.batches.steps  # about
         material = Material(vocabulary=pairs.words, text=part.title.ids)
         super().__init__(
             lambda: build(settings, pairs.counts, pairs.eos, partition, material),
-            settings, self.train.steps, device, world,
+            settings, self.batches.steps, device, world,
         )  # fmt: skip
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Sentences (B, S), their lengths (B,), titles (B, L)."""
-        return self.train.batch(step).to(self.device)
+        return self.batches.batch(step).to(self.device)
 
     def loss(self, *batch: Tensor) -> Tensor:
         loss: Tensor = self.module(*batch)
@@ -133,8 +132,3 @@ def data(pairs: Pairs, partition: Partition | None) -> start.Data:
         files[PARTITION] = partition.to_text()
         fingerprint["clusters"] = hashlib.sha256(files[PARTITION].encode()).hexdigest()[:16]
     return start.Data(KIND, pairs.path, fingerprint, files)
-
-
-def stored_settings(out: Path) -> Settings:
-    """The settings of a run that is there."""
-    return Settings.from_dict(Run.open(out, KIND)[1]["settings"])
