@@ -1,10 +1,9 @@
-"""A sentence in, its title out: an LSTM reads, an LSTM writes and looks back at what was read, and any head.
+"""A summarizer: an LSTM reads a sentence, another writes its title and attends to what was read, and any head.
 
 The title is known while training, so the writing LSTM runs over all of it at once, and the attention of all its steps
-is one product (Luong et al., "general"). With their input feeding, what the head was given for a word goes in beside
-it when the next one is looked for, and titles are written word by word while training, too. Nothing depends on what
-fills a batch up: sentences are filled up at their end, their last state is the one at their last word, and the
-attention sees their words alone.
+is one product (Luong et al., "general"). With their input feeding, the head's input for a word is fed into the next
+step, and titles are written word by word while training, too. Padding changes nothing: sentences are padded at their
+end, their last state is the one at their last word, and the attention sees their words alone.
 
 Shapes: B sentences, S words of a sentence, H titles of each written side by side, L words of a title, E embedding
 width, D hidden width, M width of what is remembered of a word: the state after it, D, or 2D when the sentence is read

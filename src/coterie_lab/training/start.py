@@ -55,7 +55,7 @@ def train(
     """Trains into the folder `out`. A run that is finished stays as it is when it is resumed."""
     run, world = Run(out), world or World()
     device = choose_device(settings.device, world.local_rank)
-    finished = resume and run.result.exists()
+    finished = world.everyone(resume and run.result.exists())[0]  # the main process's view of the disk
     # The task is made first: an error in it leaves the folder as it was.
     made = None if finished else task(settings, device, world)
     with ExitStack() as held:

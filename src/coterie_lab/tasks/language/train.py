@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie_lab.data.corpus import Corpus, digest
 from coterie_lab.data.folder import VOCABULARY
@@ -34,13 +34,9 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
     options = dict(settings.head_options)
     if material is not None and material.partition is not None:
         options.pop("partition", None)  # where the clusters came from; it may no longer be there
-
-    def around(head: nn.Module) -> LanguageModel:
-        return LanguageModel(
-            counts.numel(), settings.embedding, settings.hidden, head, settings.layers, settings.dropout
-        )
-
-    return assemble(settings, counts, material, options, around)
+    shape = counts.numel(), settings.embedding, settings.hidden
+    model = partial(LanguageModel, *shape, layers=settings.layers, dropout=settings.dropout)
+    return assemble(settings, counts, material, options, model)
 
 
 def groups(model: LanguageModel, settings: Settings) -> list[Group]:

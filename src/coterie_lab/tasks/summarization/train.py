@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clustering.partition import Partition
 from coterie.metrics import perplexity
@@ -43,14 +43,11 @@ def build(
     if partition is not None:
         _check_partition(settings.head, partition, n_words)
         options = {"reorganize_every": None, **options, "partition": partition}
-
-    def around(head: nn.Module) -> Summarizer:
-        return Summarizer(
-            n_words, eos, settings.embedding, settings.hidden, head, settings.bidirectional, settings.look_at_words,
-            settings.dropout, settings.input_feeding,
-        )  # fmt: skip
-
-    return assemble(settings, counts, material, options, around)
+    model = partial(
+        Summarizer, n_words, eos, settings.embedding, settings.hidden, bidirectional=settings.bidirectional,
+        look_at_words=settings.look_at_words, dropout=settings.dropout, input_feeding=settings.input_feeding,
+    )  # fmt: skip
+    return assemble(settings, counts, material, options, model)
 
 
 def _check_partition(head: str, partition: Partition, n_words: int) -> None:
