@@ -60,7 +60,7 @@ def test_the_layer_compiled_learns_the_same():
     other = copy.deepcopy(eager)
     compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
     for _ in range(2):
-        hidden, target = torch.randn(40, 24, device=DEVICE), torch.randint(0, 90, (40,), device=DEVICE)
+        hidden, target = torch.randn(9, 24, device=DEVICE), torch.randint(0, 90, (9,), device=DEVICE)
         target[3] = -100
         results = [module(hidden, target) for module in (eager, compiled)]
         torch.testing.assert_close(*results)
@@ -70,7 +70,7 @@ def test_the_layer_compiled_learns_the_same():
             (loss + output.sum()).backward()
             gradients.append([parameter.grad for parameter in head.parameters()])
         torch.testing.assert_close(*gradients)
-    assert eager.meter.row()[2] == 2 * 39
+    assert eager.meter.row()[2] == 2 * 8
     for one, another in zip(eager.buffers(), other.buffers(), strict=True):  # the measures and the tally too
         torch.testing.assert_close(one, another)
 

@@ -114,8 +114,7 @@ def test_equals_the_reference(tokens, width, sees, bias):
     Case(tokens, width, sees=sees, bias=bias).check()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("sees", SEES)
+@pytest.mark.parametrize("sees, dtype", [*((sees, torch.bfloat16) for sees in SEES), ("a linear map", torch.float16)])
 def test_half_precision_is_as_good_as_the_reference(sees, dtype):
     Case(37, 100, sees=sees, dtype=dtype).check()
 
@@ -135,9 +134,8 @@ def test_autocast_narrows_float32_hidden_vectors():
     assert all(torch.equal(cast[name], narrow[name].to(cast[name].dtype)) for name in cast)
 
 
-@pytest.mark.parametrize("targets", ["one cluster", "none"])
-@pytest.mark.parametrize("sees", SEES)
-def test_all_tokens_in_one_cluster_or_in_none(targets, sees):
+@pytest.mark.parametrize("sees, targets", [*((sees, "one cluster") for sees in SEES), ("folded", "none")])
+def test_all_tokens_in_one_cluster_or_in_none(sees, targets):
     Case(70, 32, sees=sees, targets=targets).check()
 
 
@@ -163,8 +161,7 @@ def test_gradients_may_be_one_number_expanded():
         torch.testing.assert_close(ours[name], exact[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
+def test_loops_that_these_sizes_would_pass_once(monkeypatch):
     small = products.Tiles(tokens=16, words=16, columns=16, num_warps=4, num_stages=2)
     for name in ("LOGITS", "GRAD_HIDDEN", "GRAD_WEIGHT"):
         monkeypatch.setattr(products, name, small)
@@ -173,7 +170,7 @@ def test_loops_that_these_sizes_would_pass_once(monkeypatch, seed):
     monkeypatch.setattr(products, "SUM_CLUSTERS", 4)
     monkeypatch.setattr(softmax, "BLOCK", 4)
     monkeypatch.setattr(softmax, "SUMMED", 16)
-    Case(51, 40, seed=seed).check()
+    Case(35, 24).check()
 
 
 @pytest.mark.parametrize("sees", SEES)
@@ -194,8 +191,7 @@ def test_weights_that_are_not_finite_stay_in_their_cluster():
     assert all(x.isfinite().all() for x in case.run(fused.compute).values())
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+@pytest.mark.parametrize("value, compiled", [(torch.inf, False), (torch.nan, True)])
 def test_a_batch_that_is_not_finite_is_tallied_and_not_measured(value, compiled):
     case = Case(37, 16)
     case.hidden[20] = value
@@ -217,7 +213,7 @@ def test_no_tokens_is_not_an_error(sees):
 
 
 def test_two_runs_agree_to_the_last_bit():
-    case = Case(70, 100, dtype=torch.bfloat16)
+    case = Case(70, 48, dtype=torch.bfloat16)
     first, second = case.run(fused.compute), case.run(fused.compute)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
