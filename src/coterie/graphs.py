@@ -10,8 +10,10 @@ is what a small model, or a search of a few rows, spends most of its time on. No
         head.step()
 """
 
+import gc
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -80,23 +82,60 @@ def capture(
     device = inputs[0].device if inputs else torch.device("cuda", torch.cuda.current_device())
     own = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
     with torch.cuda.device(device):
-        side = torch.cuda.Stream() if stream is None else stream
-        side.wait_stream(torch.cuda.current_stream())
+        here, side = torch.cuda.current_stream(), torch.cuda.Stream() if stream is None else stream
+        side.wait_stream(here)
         with torch.cuda.stream(side):
             for _ in range(warm_up):
                 function(*own)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads, such as a logger's, may call CUDA meanwhile.
-            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
-                output = function(*own)
-        except RuntimeError as error:
             torch.cuda.synchronize()
-            reason = str(error).strip().splitlines()[0]
-            raise GraphError(f"{_name(function)} cannot be recorded as a CUDA graph: {reason}") from error
+            try:
+                graph, output = _record(function, own, torch.cuda.graph_pool_handle() if pool is None else pool)
+            except RuntimeError as error:
+                reason = str(error).strip().splitlines()[0]
+                raise GraphError(f"{_name(function)} cannot be recorded as a CUDA graph: {reason}") from error
+        here.wait_stream(side)
     logger.info("recorded a CUDA graph of %s for %s", _name(function), ", ".join(map(_described, own)) or "no inputs")
     return Graph(graph, own, output)
+
+
+def _record(
+    function: Callable[..., Output], inputs: tuple[Tensor, ...], pool: Any
+) -> tuple[torch.cuda.CUDAGraph, Output]:
+    """The function as a graph on the current stream, and its output.
+
+    Not by `torch.cuda.graph`: if recording fails, that leaves the process on another stream.
+    """
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()  # a graph or an event that became garbage could not be destroyed meanwhile
+    try:
+        # Other threads, such as a logger's, may call CUDA meanwhile.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            output = function(*inputs)
+            graph.capture_end()
+        except BaseException:
+            _abandon(graph, pool)
+            raise
+    finally:
+        if collects:
+            gc.enable()
+    return graph, output
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """Ends a recording that failed, so that everything else works as before."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        # Memory would go on being taken from the pool; PyTorch has no public way to end that after an error.
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        # Random numbers still take themselves to be recorded: the end of another recording tells them.
+        with suppress(RuntimeError):
+            other = torch.cuda.CUDAGraph()
+            other.capture_begin(capture_error_mode="thread_local")
+            torch.zeros((), device="cuda")
+            other.capture_end()
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -30,12 +30,14 @@ def recorder(monkeypatch):
     class Given(torch.Tensor):
         is_cuda = True
 
-    for name in ("Stream", "stream", "device", "CUDAGraph", "graph"):
+    Stand.capture_begin = Stand.capture_end = lambda self, *_, **__: None
+    for name in ("Stream", "stream", "device", "CUDAGraph"):
         monkeypatch.setattr(torch.cuda, name, Stand)
     monkeypatch.setattr(torch.cuda, "current_stream", Stand)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "a pool")
     return lambda tensor: tensor.as_subclass(Given)
 
 
@@ -132,6 +134,14 @@ def test_a_search_is_the_same_by_its_graph():
 
 
 @on_gpu
-def test_a_step_that_waits_for_the_device_is_refused():
-    with pytest.raises(graphs.GraphError, match="cannot be recorded as a CUDA graph"):
-        graphs.capture(lambda x: x.sum().item(), torch.ones(3, device="cuda"))
+def test_after_a_step_that_waits_for_the_device_all_goes_on_as_before():
+    here, given = torch.cuda.current_stream(), torch.ones(3, device="cuda")
+    for _ in range(2):
+        with pytest.raises(graphs.GraphError, match="cannot be recorded as a CUDA graph"):
+            graphs.capture(lambda x: (torch.rand_like(x) + x).sum().item(), given)
+    with pytest.raises(TypeError):
+        graphs.capture(lambda x: x + None, given, warm_up=0)
+    assert torch.cuda.current_stream() == here
+    assert torch.rand(5, device="cuda").min() >= 0
+    assert torch.equal(graphs.capture(lambda x: 2 * x, given)(given), 2 * given)
+    torch.cuda.empty_cache()
