@@ -1,6 +1,7 @@
 """What every test shares: Triton's interpreter where there is no GPU, one seed, and layers of odd shapes."""
 
 import os
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -30,6 +31,7 @@ def interpreter():
     from triton.runtime import interpreter
 
     Builder, Handle, patch_language = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter._patch_lang
+    options = interpreter.interpreter_builder.options
     dot, cast = Builder.create_dot, Builder.cast_impl
 
     @cache
@@ -59,6 +61,8 @@ def interpreter():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang", patch_once)
+        # It would look for integers that overflow at every sum, which is a quarter of its time; here all are small.
+        patch.setattr(interpreter.interpreter_builder, "options", replace(options, sanitize_overflow=False))
         patch.setattr(Builder, "create_dot", dot_of_floats)
         patch.setattr(Builder, "cast_impl", rounded)
         yield
