@@ -18,13 +18,23 @@ pytestmark = pytest.mark.usefixtures("interpreter")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
 def answer(head, hidden):
     words, word_hidden, log_cluster = inference.levels(head.vectors(), head.partition, hidden)
     return GpuWords(words.weight, words.bias, words.partition), word_hidden, log_cluster
 
 
+def check(head, hidden, k):
+    words, word_hidden, log_cluster = answer(head, hidden)
+    assert_best(words.topk(word_hidden, log_cluster, k), head.log_prob(hidden))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@torch.no_grad()
 def test_the_dense_kernel_gives_every_words_probability(shape):
     head = SHAPES[shape]().to(DEVICE)
     hidden = torch.randn(3, WIDTH, device=DEVICE)
@@ -33,7 +43,6 @@ def test_the_dense_kernel_gives_every_words_probability(shape):
     torch.testing.assert_close(found, head.double().log_prob(hidden.double()).float(), rtol=1e-5, atol=1e-5)
 
 
-@torch.no_grad()
 def test_opened_clusters_hold_their_words_and_nothing_else():
     head = with_empty_clusters().to(DEVICE)
     hidden = torch.randn(4, WIDTH, device=DEVICE)
@@ -50,7 +59,6 @@ def test_opened_clusters_hold_their_words_and_nothing_else():
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.no_grad()
 def test_the_clusters_shares_are_the_softmaxs(shape, dtype):
     head = SHAPES[shape]().to(DEVICE)
     logits = torch.randn(5, 2 * head.n_clusters, device=DEVICE, dtype=dtype)[:, ::2]  # no stretch of memory
@@ -61,7 +69,6 @@ def test_the_clusters_shares_are_the_softmaxs(shape, dtype):
 @pytest.mark.parametrize(
     "rows, dtype", [(3, torch.float32), (33, torch.float16), (65, torch.float32), (130, torch.float16)]
 )
-@torch.no_grad()
 def test_few_rows_and_many_have_the_same_logits(rows, dtype):
     head = make(150, in_features=70).to(DEVICE)  # neither fills its tiles
     hidden = torch.randn(70, rows, device=DEVICE).T
@@ -74,7 +81,6 @@ def test_few_rows_and_many_have_the_same_logits(rows, dtype):
 
 
 @pytest.mark.parametrize("shape, k", [*((shape, 3) for shape in SHAPES), ("empty clusters", 1), ("default", 13)])
-@torch.no_grad()
 def test_the_best_of_every_cluster_hold_the_best_of_all(shape, k):
     head = SHAPES[shape]().to(DEVICE)
     hidden = torch.randn(5, WIDTH, device=DEVICE)
@@ -85,33 +91,28 @@ def test_the_best_of_every_cluster_hold_the_best_of_all(shape, k):
 
 
 @pytest.mark.parametrize("each", [1, 3, 16])
-@torch.no_grad()
 def test_a_program_may_have_several_clusters(each, monkeypatch):
     monkeypatch.setattr(kernels, "PROGRAMS", 1)
     monkeypatch.setattr(kernels, "MOST_EACH", each)
     head = with_empty_clusters().to(DEVICE)
     assert 3 * head.partition.capacity < head.n_classes  # more would be sorted out of all words
     hidden = torch.randn(4, WIDTH, device=DEVICE)
-    words, word_hidden, log_cluster = answer(head, hidden)
-    assert_best(words.topk(word_hidden, log_cluster, 3), head.log_prob(hidden))
+    check(head, hidden, 3)
 
 
 @pytest.mark.parametrize(
     "k, first, sharpness",
     [(1, 1, 0.0), (1, 1, 4.0), (7, 4, 1.0), (8, 1, 4.0), (3, 8, 0.0), (60, 4, 1.0), (200, 100, 4.0)],
 )
-@torch.no_grad()
 def test_a_search_with_a_bar_finds_what_the_dense_one_finds(k, first, sharpness, monkeypatch):
     monkeypatch.setattr(search_gpu, "CHEAP", 0)
     monkeypatch.setattr(search_gpu, "FIRST", first)
     head = make(200, in_features=16).to(DEVICE)
     hidden = sharpness * torch.randn(3, 16, device=DEVICE)
     hidden[0] *= 5  # one row more certain than the others
-    words, word_hidden, log_cluster = answer(head, hidden)
-    assert_best(words.topk(word_hidden, log_cluster, k), head.log_prob(hidden))
+    check(head, hidden, k)
 
 
-@torch.no_grad()
 def test_a_bar_is_held_against_what_it_was_made_from(monkeypatch):
     monkeypatch.setattr(search_gpu, "CHEAP", 0)
     # Each word is as probable as its cluster, to the last bit: to normalise again might put it below itself.
@@ -125,7 +126,6 @@ def test_a_bar_is_held_against_what_it_was_made_from(monkeypatch):
     assert torch.equal(values, (log_cluster + 1).gather(1, found))
 
 
-@torch.no_grad()
 def test_only_clusters_above_the_bar_are_opened():
     head = with_empty_clusters().to(DEVICE)
     hidden = torch.randn(4, WIDTH, device=DEVICE)
@@ -145,7 +145,6 @@ def test_only_clusters_above_the_bar_are_opened():
     assert torch.equal(peaks, values.view(4, head.n_clusters, -1).amax(2))
 
 
-@torch.no_grad()
 def test_words_that_nobody_asks_for_are_not_computed(monkeypatch):
     monkeypatch.setattr(kernels, "WORDS", 16)
     head = make(200, in_features=16).to(DEVICE)
@@ -159,7 +158,6 @@ def test_words_that_nobody_asks_for_are_not_computed(monkeypatch):
     assert float((logits == 7.0).float().mean()) > 0.3
 
 
-@torch.no_grad()
 def test_a_hidden_vector_that_is_not_a_number_has_no_best_word():
     head = make(150, in_features=16).to(DEVICE)
     hidden = torch.randn(3, 16, device=DEVICE)
@@ -172,7 +170,6 @@ def test_a_hidden_vector_that_is_not_a_number_has_no_best_word():
 
 
 @pytest.mark.parametrize("k", [1, 4, 7, 300])
-@torch.no_grad()
 def test_hypotheses_are_extended_together(k):
     head = make(150, in_features=16).to(DEVICE)
     hidden, score = torch.randn(3, 4, 16, device=DEVICE), -3 * torch.rand(3, 4, device=DEVICE)
@@ -187,7 +184,6 @@ def test_hypotheses_are_extended_together(k):
     assert_best(found, dense.flatten(1))
 
 
-@torch.no_grad()
 def test_scores_may_lie_any_distance_apart():
     head = make(60, in_features=16, n_clusters=30, gamma=0.2).to(DEVICE)
     words, word_hidden, log_cluster = answer(head, torch.randn(1, 4, 16, device=DEVICE))
@@ -200,18 +196,15 @@ def test_scores_may_lie_any_distance_apart():
         torch.testing.assert_close(words.extend(word_hidden, log_cluster, score, 15), expected)
 
 
-@torch.no_grad()
 def test_clusters_with_fewer_words_than_are_wanted_set_no_bar(monkeypatch):
     monkeypatch.setattr(search_gpu, "CHEAP", 0)
     head = make(64, in_features=16, partition=Partition(torch.arange(64) % 32, 32), gamma=0.25).to(DEVICE)
     assert head.partition.capacity == 2
     hidden = 3 * torch.randn(2, 16, device=DEVICE)
-    words, word_hidden, log_cluster = answer(head, hidden)
     for k in (8, 9, 20):
-        assert_best(words.topk(word_hidden, log_cluster, k), head.log_prob(hidden))
+        check(head, hidden, k)
 
 
-@torch.no_grad()
 def test_many_rows_are_read_a_few_at_a_time(monkeypatch):
     head = make(200, in_features=16).to(DEVICE)
     words, word_hidden, log_cluster = answer(head, torch.randn(7, 16, device=DEVICE))
@@ -225,7 +218,6 @@ def test_many_rows_are_read_a_few_at_a_time(monkeypatch):
     assert words.extend(word_hidden[:6], log_cluster[:6], torch.zeros(2, 3, device=DEVICE), 5) is None
 
 
-@torch.no_grad()
 def test_large_matrices_have_a_bar_and_small_ones_and_many_rows_are_read_whole(monkeypatch):
     head = make(400, in_features=16).to(DEVICE)
     words, word_hidden, log_cluster = answer(head, 8 * torch.randn(6, 16, device=DEVICE))
@@ -240,7 +232,6 @@ def test_large_matrices_have_a_bar_and_small_ones_and_many_rows_are_read_whole(m
     assert [bar.shape for bar in bars[3:]] == [(4,), (4,)]
 
 
-@torch.no_grad()
 def test_draws_come_from_the_opened_cluster():
     head = with_empty_clusters().to(DEVICE)
     hidden = torch.randn(1, WIDTH, device=DEVICE).expand(300, -1)
