@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie import graphs
     from coterie.clustering.partition import Partition
     from coterie.metrics import Measures, Reorganization
     from coterie.softmax import HeadOutput, SelfOrganizedSoftmax
 
 __version__ = "0.1.0"
-__all__ = ["HeadOutput", "Measures", "Partition", "Reorganization", "SelfOrganizedSoftmax"]
+__all__ = ["HeadOutput", "Measures", "Partition", "Reorganization", "SelfOrganizedSoftmax", "graphs"]
 
 # Each public name is loaded when it is first used: whoever asks for the version or for help needs no torch.
 _HOMES = {
@@ -22,6 +23,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "graphs":
+        return import_module("coterie.graphs")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOMES[name]), name)
