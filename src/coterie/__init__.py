@@ -1,4 +1,4 @@
-"""An exact output layer for very large vocabularies, whose word clusters organise themselves while the model trains."""
+"""An exact output layer for very large vocabularies, which reorganises its word clusters while the model trains."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["HeadOutput", "Measures", "Partition", "Reorganization", "SelfOrganizedSoftmax", "graphs"]
 
-# Each public name is loaded when it is first used: whoever asks for the version or for help needs no torch.
+# Public names are imported at their first use, so that `coterie --help` does not load torch.
 _HOMES = {
     "HeadOutput": "coterie.softmax",
     "Measures": "coterie.metrics",

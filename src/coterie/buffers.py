@@ -1,4 +1,4 @@
-"""Buffers that follow a module to its device but not to its dtype."""
+"""Buffers that move with a module to its device but keep their dtype."""
 
 from collections.abc import Callable
 from typing import Self
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class ExactBuffers(nn.Module):
-    """A module without parameters whose buffers keep their precision under `.half()`, `.to(torch.bfloat16)`, …
+    """A module without parameters whose buffers keep their dtype under `.half()`, `.to(torch.bfloat16)`, …
 
-    Running means and sums would stall in half precision: a step of 1/f is rounded away.
+    In half precision, running means and sums would stall: updates as small as 1/f are rounded away.
     """
 
     # What `.to()`, `.half()` and `.cuda()` call; there is no public method to override instead.

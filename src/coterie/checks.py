@@ -1,4 +1,4 @@
-"""What a layer may be built with, given, asked and loaded from: what is wrong is named, with what to do about it.
+"""Checks of a layer's options, inputs and checkpoints, and defaults that follow from V. Errors say what to do.
 
 Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
 """
@@ -27,13 +27,13 @@ def check_options(
     ignore_index: int,
     **choices: tuple[Any, Sequence[Any]],
 ) -> None:
-    """Raises for the first option that makes no sense; `choices` are (given, allowed)."""
+    """Raises for the first invalid option; `choices` are pairs (given, allowed)."""
     whole = {
         "in_features": in_features, "n_classes": n_classes, "n_clusters": n_clusters, "ignore_index": ignore_index,
         "reorganize_every": reorganize_every, "reorganize_until": reorganize_until,
     }  # fmt: skip
     for name, number in whole.items():
-        check_whole(name, number, may_lack=name in ("n_clusters", "reorganize_every", "reorganize_until"))
+        check_whole(name, number, optional=name in ("n_clusters", "reorganize_every", "reorganize_until"))
     if in_features < 1:
         raise ValueError(f"in_features must be at least 1; got {in_features}")
     if n_classes < 2:
@@ -56,29 +56,29 @@ def check_options(
 
 
 def check_clusters(n_clusters: int, n_classes: int) -> int:
-    """C; raises for one that no vocabulary of V words can have."""
+    """Returns C; raises unless it is from 1 to V."""
     check_whole("n_clusters", n_clusters)
     if not 1 <= n_clusters <= n_classes:
         raise ValueError(f"n_clusters must be from 1 to n_classes = {n_classes}; got {n_clusters}")
     return n_clusters
 
 
-def check_whole(name: str, number: Any, may_lack: bool = False) -> None:
-    """Raises unless `number` is an integer, or None where it may lack."""
-    if not (number is None and may_lack) and (not isinstance(number, Integral) or isinstance(number, bool)):
-        raise ValueError(f"{name} must be a whole number{', or None' if may_lack else ''}; got {number!r}")
+def check_whole(name: str, number: Any, optional: bool = False) -> None:
+    """Raises unless `number` is an integer; None is allowed if it is optional."""
+    if not (number is None and optional) and (not isinstance(number, Integral) or isinstance(number, bool)):
+        raise ValueError(f"{name} must be a whole number{', or None' if optional else ''}; got {number!r}")
 
 
 def check_k(k: int, n_classes: int, name: str = "k") -> None:
-    """Raises unless there are k classes."""
+    """Raises unless k is from 1 to V."""
     if not 1 <= k <= n_classes:
         raise ValueError(f"{name} must be from 1 to n_classes = {n_classes}; got {k}")
 
 
 def check_draw(n_classes: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raises unless a class can be drawn with these options."""
+    """Raises unless a class can be sampled with these options."""
     if not (temperature >= 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be zero or more, and finite; got {temperature}")
+        raise ValueError(f"temperature must be finite and not negative; got {temperature}")
     if top_k is not None:
         check_k(top_k, n_classes, "top_k")
     if top_p is not None and not 0 < top_p <= 1:
@@ -97,7 +97,7 @@ def check_hidden(hidden: Tensor, weight: Tensor) -> None:
 
 
 def check_target(hidden: Tensor, target: Tensor) -> Tensor:
-    """The targets (...) as int64; raises unless they are class numbers, one for each of the hidden vectors (..., D)."""
+    """Returns the targets (...) as int64; raises unless they are integers, one for each hidden vector (..., D)."""
     if target.shape != hidden.shape[:-1] or target.is_floating_point() or target.is_complex():
         raise ValueError(
             f"target must be class numbers in hidden's leading shape {tuple(hidden.shape[:-1])}; "
@@ -107,9 +107,9 @@ def check_target(hidden: Tensor, target: Tensor) -> Tensor:
 
 
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
-    """The counts as whole numbers, (V,)."""
+    """Returns the counts as int64, (V,); raises unless they are whole numbers that can be added up exactly."""
     try:
-        given = torch.as_tensor(counts, device="cpu").detach()  # wherever new tensors go otherwise
+        given = torch.as_tensor(counts, device="cpu").detach()  # not on torch's default device, if one is set
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"counts must be a tensor or a list of numbers, one per class; got {type(counts)}") from error
     if given.is_complex():
@@ -138,27 +138,27 @@ def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
 
 
 def default_clusters(n_classes: int) -> int:
-    """√V, rounded up; from 64 on to a multiple of 8: products of an odd width take four times as long on a GPU."""
+    """√V, rounded up; from 64 on to a multiple of 8, because a GPU takes four times as long for odd widths."""
     root = math.isqrt(n_classes - 1) + 1
     return root if root < 64 else -(-root // 8) * 8
 
 
 def cluster_capacity(n_classes: int, n_clusters: int, gamma: float) -> int:
-    """S, the most words a cluster may hold: γ√V, and with fewer than √V clusters γV/C."""
+    """S, the most words a cluster may hold: γ√V, or γV/C if there are fewer than √V clusters."""
     capacity = math.ceil(gamma * max(math.sqrt(n_classes), n_classes / n_clusters))
     if capacity * n_clusters < n_classes:
         raise ValueError(
-            f"gamma = {gamma} leaves {n_clusters} clusters with {capacity} places each for {n_classes} words: raise "
-            f"gamma above 1 (the paper's is 1.5) or n_clusters"
+            f"gamma = {gamma} gives {n_clusters} clusters of at most {capacity} words each for {n_classes} words: "
+            "raise gamma above 1 (the paper's is 1.5) or n_clusters"
         )
     return capacity
 
 
 def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
-    """The paper's 0.1, or, where that could leave words without a place, the least budget that never does.
+    """The frequency budget by default: the paper's 0.1, or the smallest that always leaves every word a cluster.
 
-    At most 1/f_b clusters can reach the budget. Even if each of those k holds one word only, the others must have
-    places for the rest: (C - k) · S + k ≥ V.
+    At most k = 1/f_b clusters can reach the budget f_b. Even if each of them holds a single word, the others must have
+    room for the rest: (C - k) · S + k ≥ V.
     """
     may_close = (n_clusters * capacity - n_classes) // max(capacity - 1, 1)
     return max(PAPER_BUDGET, 1 / (may_close + 0.5))
@@ -167,27 +167,27 @@ def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
 def why_unfit(
     state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], capacity: int, statistic: str | None
 ) -> str | None:
-    """Why a state dict cannot be of a layer of `shape` (V, C, D), `capacity` S and `statistic`, or None if it can."""
+    """Why a layer of `shape` (V, C, D), `capacity` S and `statistic` cannot load a state dict; None if it can."""
     if statistic is not None and prefix + "statistic.total" in state and f"{prefix}statistic.{statistic}" not in state:
-        return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build it with the other one"
+        return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build the layer with that"
     weight, clusters = state.get(prefix + "weight"), state.get(prefix + "cluster_weight")
     if weight is not None and clusters is not None:
         given = (weight.shape[0], clusters.shape[0], weight.shape[1])
         if given != shape:
             return (
                 "the checkpoint holds {} classes in {} clusters, width {}; the layer was built for {} classes in {} "
-                "clusters, width {}: build it with the checkpoint's numbers"
+                "clusters, width {}: build it with the checkpoint's sizes"
             ).format(*given, *shape)
     cluster_of = state.get(prefix + "partition.cluster_of")
     if cluster_of is None or cluster_of.shape != shape[:1]:
         return None
     low, high = int(cluster_of.min()), int(cluster_of.max())
     if low < 0 or high >= shape[1]:
-        return f"the checkpoint seats words in clusters {low} to {high}; there are {shape[1]}, from 0: it is damaged"
+        return f"the checkpoint has words in clusters {low} to {high}; there are {shape[1]}, from 0: it is damaged"
     fullest = int(torch.bincount(cluster_of).max())
     if fullest > capacity:
         return (
-            f"the checkpoint holds a cluster of {fullest} words; this layer has places for {capacity}: raise gamma, or "
-            "build it with that checkpoint's partition"
+            f"the checkpoint holds a cluster of {fullest} words; this layer allows {capacity}: raise gamma, or build "
+            "the layer with the checkpoint's partition"
         )
     return None

@@ -1,8 +1,7 @@
-"""Two things a CPU wants: small pieces of work spread over its cores, and large pages for large memory.
+"""Two optimisations for a CPU: distributing small pieces of work over its cores, and large pages for large tensors.
 
-Operations on one cluster are too small to be split by PyTorch: handing out the parts and waiting for the slowest takes
-as long as the work. PyTorch splits each operation by itself unless the thread that calls it is set to one core, which
-the threads here are.
+Operations on one cluster are too small for PyTorch's own threads: distributing the parts and waiting for the slowest
+takes as long as the work. So here each thread works on whole clusters, and is set to run PyTorch on a single core.
 """
 
 import contextlib
@@ -18,22 +17,22 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-# More threads than this wait for Python's lock and for the memory.
+# More threads than this only wait for the GIL and for memory.
 MOST = 8
-# Smaller tensors are left to the allocator, which keeps their memory by itself.
+# The allocator keeps and reuses the memory of smaller tensors.
 LARGE = 4 << 20
-# Pages of 2 MB: fetching a row far away then rarely misses the address cache.
+# Pages of 2 MB: reading scattered rows then rarely misses the TLB.
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 PAGE = 2 << 20
 
-_lock = threading.Lock()  # two threads that build a pool at once would each see the other's number of cores
+_lock = threading.Lock()  # building a pool changes the process's number of threads for a moment
 
 
 def in_large_pages(fresh: Tensor) -> Tensor:
-    """The same tensor; where the system can, its memory, as yet untouched, will be of large pages."""
+    """Asks the system to back a fresh tensor, not yet written to, by large pages; returns the tensor."""
     if HUGE_PAGES is None or fresh.device.type != "cpu" or fresh.nbytes < LARGE:
         return fresh
-    # Advice alone: whatever comes of it, the numbers are the same. Whole pages only: other tensors may share the rest.
+    # This is only advice, and may fail. It covers whole pages only: other tensors may share the rest.
     first = -(-fresh.data_ptr() // PAGE) * PAGE
     last = (fresh.data_ptr() + fresh.nbytes) // PAGE * PAGE
     with contextlib.suppress(OSError, AttributeError):
@@ -42,7 +41,7 @@ def in_large_pages(fresh: Tensor) -> Tensor:
 
 
 def spread(work: Callable[[Iterator[int]], None], pieces: Sequence[int], n_threads: int) -> None:
-    """Calls `work` once in each thread; together they see every piece once, in order of their becoming free."""
+    """Calls `work` once in each thread with an iterator; each piece goes to the thread that asks for it first."""
     n_threads = min(n_threads, MOST)
     if n_threads <= 1 or len(pieces) <= 1:
         work(iter(pieces))
@@ -73,7 +72,7 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     started, n_cores = threading.Barrier(n_threads + 1), torch.get_num_threads()
 
     def start() -> None:
-        torch.get_num_threads()  # a thread takes over the process's number when it first looks, and then never again
+        torch.get_num_threads()  # PyTorch sets a thread's number at its first use: this must come before ours
         torch.set_num_threads(1)
         started.wait()
 
@@ -81,7 +80,7 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     for _ in range(n_threads):
         pool.submit(int)
     started.wait()
-    torch.set_num_threads(n_cores)  # for threads to come: the last one to set it said one
+    torch.set_num_threads(n_cores)  # the threads above have set the number for new threads to one
     return pool
 
 

@@ -1,8 +1,7 @@
-"""CUDA graphs, for those who ask for them.
+"""CUDA graphs of training steps and searches; nothing is recorded unless you call `capture`.
 
-A CUDA graph is a recorded sequence of kernel launches. Replaying it costs the host one launch in place of many, which
-is what a small model, or a search of a few rows, spends most of its time on. Nothing is recorded unless you call
-`capture`.
+A CUDA graph is a recorded sequence of kernel launches. Replaying it costs the host one launch instead of many, which
+is where a small model, or a search of a few rows, spends most of its time.
 
     step = graphs.capture(train_step, hidden, target)  # train_step(hidden, target) → loss
     for hidden, target in batches:
@@ -25,21 +24,21 @@ Output = TypeVar("Output")
 
 
 class GraphError(RuntimeError):
-    """A function cannot be recorded as a CUDA graph."""
+    """Raised when a function cannot be recorded as a CUDA graph."""
 
 
 class Graph(Generic[Output]):
-    """A recorded function. Call it with tensors of the shapes it was recorded with.
+    """A recorded function, to be called with tensors of the shapes it was recorded with.
 
-    What it returns lies in the graph's own memory, and so do the gradients that it wrote: the next call overwrites
-    them. Clone whatever has to outlive that.
+    Its outputs lie in the graph's own memory, and so do the gradients that it writes: the next call overwrites them.
+    Clone what you need longer.
     """
 
     def __init__(self, graph: torch.cuda.CUDAGraph, inputs: tuple[Tensor, ...], output: Output) -> None:
         self.graph, self.inputs, self.output = graph, inputs, output
 
     def __call__(self, *inputs: Tensor) -> Output:
-        """Copies the inputs to where the graph reads them, replays it, and returns its output."""
+        """Copies the inputs into the graph's own, replays it, and returns its output."""
         if len(inputs) != len(self.inputs):
             raise ValueError(f"this graph was recorded with {len(self.inputs)} tensor(s); got {len(inputs)}")
         for own, given in zip(self.inputs, inputs, strict=True):
@@ -61,19 +60,19 @@ def capture(
     stream: torch.cuda.Stream | None = None,
     pool: Any = None,
 ) -> Graph[Output]:
-    """Records `function` on tensors like `inputs`; raises GraphError with the reason where that fails.
+    """Records `function` for tensors like `inputs`; raises GraphError with the reason if that fails.
 
-    Before it records, it calls the function `warm_up` times: libraries choose their algorithms then, kernels are
-    compiled, an optimizer makes its state. These calls count as any other; recording itself computes nothing.
+    First it calls the function `warm_up` times, so that libraries choose their algorithms, kernels are compiled and the
+    optimizer creates its state. These are ordinary calls, which update a model; recording itself computes nothing.
 
-    The function must not wait for the device (`.item()`, printing a loss), must do the same work for all inputs of
-    these shapes, and must read whatever changes from tensors: Python runs only once. `head.step()` belongs outside,
-    after the replay. A training step should begin with `optimizer.zero_grad(set_to_none=True)`, so that its gradients
-    lie in the graph's memory, and use an optimizer built with `capturable=True`.
+    The function must not synchronise (`.item()`, printing a loss), must do the same work for all inputs of these
+    shapes, and must read whatever changes from tensors, because its Python code runs only once. Call `head.step()`
+    after the replay, not in the function. A training step should begin with `optimizer.zero_grad(set_to_none=True)`, so
+    that its gradients lie in the graph's memory, and use an optimizer built with `capturable=True`.
 
-    inputs: their values are copied, and only shape, dtype and device matter for later calls.
-    stream: where to warm up and record; graphs that share a `pool` (`torch.cuda.graph_pool_handle()`), and are never
-        replayed at the same time, share memory.
+    inputs: examples, which are copied; later calls must have the same shapes and dtypes.
+    stream: the one to warm up and record on. Graphs with the same `pool` (`torch.cuda.graph_pool_handle()`) share
+        memory and must never be replayed at the same time.
     """
     if not torch.cuda.is_available():
         raise GraphError("CUDA graphs need a CUDA device, and there is none: run the function itself")

@@ -1,7 +1,7 @@
-"""What a trained two-level softmax is asked: probabilities, the best words, draws, the next words of a beam.
+"""Inference with a trained layer: probabilities, the most probable words, steps of a beam search, samples.
 
-Functions of what the layer has learned (`Vectors`), of who sits where, and of hidden vectors; the layer's methods of
-the same names call them.
+Each is a function of the layer's parameters (`Vectors`), its partition and hidden vectors; the layer's methods of the
+same names call them.
 
 Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of a cluster.
 """
@@ -18,11 +18,11 @@ from coterie.loss.levels import Vectors, cluster_log_softmax, cluster_logits, pr
 from coterie.search import exact, sampling
 from coterie.search.words import Words, on_gpu
 
-COLDEST = torch.finfo(torch.float32).tiny  # below it a temperature is nothing: only the best word is left
+COLDEST = torch.finfo(torch.float32).tiny  # a temperature below it counts as 0: only the best word is left
 
 
 class Levels(NamedTuple):
-    """Both levels as search takes them."""
+    """Both levels of a batch, in the form that the search takes."""
 
     words: Words
     word_hidden: Tensor  # h_w (T, D)
@@ -30,9 +30,9 @@ class Levels(NamedTuple):
 
 
 def levels(vectors: Vectors, partition: Partition, hidden: Tensor, normalized: bool = True) -> Levels:
-    """Both levels for hidden vectors (..., D), as rows.
+    """Both levels of hidden vectors (..., D), flattened to rows.
 
-    Where they need not be `normalized`, log P(c|h) may lack a constant a row: on a GPU that spares a launch.
+    Unless `normalized`, log P(c|h) may lack a constant per row: on a GPU that saves a kernel launch.
     """
     check_hidden(hidden, vectors.weight)
     cluster_hidden, word_hidden = project(hidden.reshape(-1, hidden.shape[-1]), vectors)
@@ -74,7 +74,7 @@ def topk(vectors: Vectors, partition: Partition, hidden: Tensor, k: int) -> tupl
 def extend(
     vectors: Vectors, partition: Partition, hidden: Tensor, score: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best extensions of B hypotheses: (..., B, D), (..., B) → log P, hypothesis and word, each (..., k)."""
+    """A step of a beam search: (..., B, D), (..., B) → log P, hypothesis and word, best first, each (..., k)."""
     n_classes = partition.n_words
     if score.shape != hidden.shape[:-1] or not score.dim():
         raise ValueError(
@@ -82,7 +82,7 @@ def extend(
         )
     if not 1 <= k <= score.shape[-1] * n_classes:
         raise ValueError(
-            f"k must be from 1 to {score.shape[-1] * n_classes}, all extensions of the hypotheses; got {k}"
+            f"k must be from 1 to {score.shape[-1] * n_classes}, the number of hypotheses times classes; got {k}"
         )
     questions = score.reshape(-1, score.shape[-1])  # (T, B)
     values, extensions = exact.extend(*levels(vectors, partition, hidden, normalized=False), questions, k)
@@ -101,7 +101,7 @@ def sample(
     top_p: float | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
+    """Draws one class per hidden vector, (..., D) → (...): temperature first, then top-k, then top-p."""
     check_draw(partition.n_words, temperature, top_k, top_p)
     if temperature < COLDEST:
         return topk(vectors, partition, hidden, 1)[1].squeeze(-1)

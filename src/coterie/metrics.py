@@ -1,8 +1,8 @@
-"""What the layer says of itself: perplexities, what a reorganisation moved, and bad input, without making a GPU wait.
+"""What the layer measures and reports: perplexities, what a reorganisation moved, and bad input.
 
-On a CPU a look at the data costs nothing, and bad input is refused at once. On a GPU a look would stop the host until
-the device has caught up. So the device counts what is wrong, treats a bad target like an ignored one (nothing is
-learned from it), and sends the tally to the host behind the other work; the next call that finds it there raises.
+On a CPU, bad input is refused at once. On a GPU, checking would make the host wait for the device. There the device
+counts bad targets, treats them as ignored, and copies its counts to the host asynchronously; the next call that finds
+the copy complete raises.
 
 Shapes: T tokens.
 """
@@ -19,7 +19,7 @@ from coterie.buffers import ExactBuffers
 
 @dataclass(frozen=True)
 class Measures:
-    """Perplexity and its two factors (the paper's equations 5 and 6) over a number of tokens."""
+    """Perplexity over a number of tokens, and its two factors (the paper's equations 5 and 6)."""
 
     perplexity: float
     cluster_perplexity: float
@@ -38,7 +38,7 @@ class Reorganization:
 
 
 class Meter(ExactBuffers):
-    """Sums log P(c|h) and log P(w|c, h) on the device, apart for training and evaluation."""
+    """Sums log P(c|h) and log P(w|c, h) on the device, separately for training and evaluation."""
 
     sums: Tensor  # (2, 3): evaluation and training; log P(c), log P(w|c), tokens
 
@@ -47,11 +47,11 @@ class Meter(ExactBuffers):
         self.register_buffer("sums", torch.zeros(2, 3, dtype=torch.float64, device=device), persistent=False)
 
     def row(self) -> Tensor:
-        """(3,) the sums of the current mode."""
+        """The sums of the current mode, (3,)."""
         return self.sums[int(self.training)]
 
     def read(self, reset: bool = True) -> Measures:
-        """The measures of the current mode since the last reset; waits for the device."""
+        """The measures of the current mode since the last reset; synchronises with the device."""
         cluster, word, tokens = self.row().tolist()
         if reset:
             self.row().zero_()
@@ -66,17 +66,17 @@ class Meter(ExactBuffers):
 
 
 def perplexity(loss: float) -> float:
-    """e to the loss, and no more than a number can be: there is no infinity in JSON."""
+    """e to the power of the loss, kept finite: JSON has no infinity."""
     return math.exp(min(loss, 700.0))
 
 
 def summarize(
     log_cluster: Tensor, log_word: Tensor, n_used: Tensor, sums: Tensor, tally: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """log P of a batch's targets (T,) and its mean loss (); adds the batch to measures and tally.
+    """log P of a batch's targets (T,) and the mean loss (); adds the batch to `sums` and `tally`.
 
-    `log_cluster`, `log_word` (T,), 0 for tokens left out; `n_used` () tokens are not; `sums` (3,) as in `Meter`,
-    `tally` (4,) as in `Tally`. A hidden vector that is not finite makes the loss so: looking at that is enough.
+    `log_cluster`, `log_word` (T,), 0 for ignored tokens; `n_used` () the number of others; `sums` (3,) as in `Meter`,
+    `tally` (4,) as in `Tally`. If a hidden vector is not finite, neither is the loss, so only the loss is checked.
     """
     cluster, word = log_cluster.sum(), log_word.sum()
     # A batch with nothing to predict has loss 0, not 0/0.
@@ -89,9 +89,9 @@ def summarize(
 
 
 class Tally(nn.Module):
-    """Counts bad input, and batches, where the input is."""
+    """Counts bad input, and batches since the last step(), on the input's device."""
 
-    counts: Tensor  # (4,) targets out of range, one of them; batches that are not finite, batches since step()
+    counts: Tensor  # (4,) targets out of range, an example of one; batches that are not finite, batches since step()
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()
@@ -101,32 +101,32 @@ class Tally(nn.Module):
         self._sent: torch.cuda.Event | None = None
 
     def stepped(self) -> None:
-        """Begins to count batches anew."""
-        self.counts[3:].zero_()  # an assignment would wait for the device
+        """Sets the number of batches since the last step() to zero."""
+        self.counts[3:].zero_()  # in-place: an assignment would synchronise
 
     def unstepped(self) -> int:
-        """Batches since the last step(); waits for the device."""
+        """The number of batches since the last step(); synchronises with the device."""
         return int(self.counts[3])
 
     def look(self) -> None:
-        """Raises or warns of what the host knows by now; a call that must not wait does not."""
+        """Raises or warns if the host knows of bad input by now; never synchronises."""
         if torch.compiler.is_compiling():
             return
         if not self.counts.is_cuda:
-            return self._say(self.counts)
+            return self._report(self.counts)
         if torch.cuda.is_current_stream_capturing():
             return None
         if self._arrived is None or self._sent is None:
             self._arrived, self._sent = torch.zeros(4, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
         elif self._sent.query():
-            self._say(self._arrived)
+            self._report(self._arrived)
         else:
             return None
         self._arrived.copy_(self.counts, non_blocking=True)
         self._sent.record()
         return None
 
-    def _say(self, counts: Tensor) -> None:
+    def _report(self, counts: Tensor) -> None:
         bad, example, skipped, _ = counts.tolist()
         if bad or skipped:
             self.counts[:3] = 0
@@ -134,7 +134,7 @@ class Tally(nn.Module):
         if skipped:
             warnings.warn(
                 f"{skipped} batch(es) left out of the statistic: the hidden vectors held NaN or infinity. The clusters "
-                "are unharmed; look for the cause in the model (learning rate, loss scale, data)",
+                "are intact; look for the cause in the model (learning rate, loss scale, data)",
                 UserWarning,
                 stacklevel=4,
             )
@@ -145,5 +145,5 @@ class Tally(nn.Module):
             )
 
     def __getstate__(self) -> dict[str, object]:
-        # Pinned memory and events stay behind when the module is copied or pickled.
+        # A copied or pickled module leaves its pinned memory and event behind.
         return {**self.__dict__, "_arrived": None, "_sent": None}

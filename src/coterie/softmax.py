@@ -1,4 +1,4 @@
-"""The layer: a two-level softmax whose clusters organise themselves while the model trains.
+"""The layer: a two-level softmax that reorganises its clusters while the model trains.
 
 Shapes: T tokens, D width, V words (classes), C clusters, S most words in a cluster.
 """
@@ -11,17 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from coterie import inference
-from coterie.checks import (
-    check_counts,
-    check_hidden,
-    check_options,
-    check_target,
-    cluster_capacity,
-    default_budget,
-    default_clusters,
-    why_unfit,
-)
+from coterie import checks, inference
 from coterie.clustering.assignment import BLOCK_SCORES, assign
 from coterie.clustering.partition import Partition, random_partition
 from coterie.clustering.prior import Prior, log_frequency
@@ -36,17 +26,24 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 class HeadOutput(NamedTuple):
-    """What `forward` returns, as `torch.nn.AdaptiveLogSoftmaxWithLoss` does."""
+    """What `forward` returns; the same fields as those of `torch.nn.AdaptiveLogSoftmaxWithLoss`."""
 
     output: Tensor  # log P(target), in the target's shape; 0 where ignored
     loss: Tensor
 
 
 class SelfOrganizedSoftmax(nn.Module):
-    """Exact P(w|h) = P(c|h) · P(w|c, h) over V classes at a cost of O(√V), for training and for search.
+    """An exact softmax over V classes in two levels, P(w|h) = P(c|h) · P(w|c, h), at a cost of O(√V).
 
-    Call `step()` after every `optimizer.step()`: each `reorganize_every` updates it moves words to the clusters that
-    predict them best. Word vectors never move; a partition is index tensors beside them.
+    Call `step()` after every `optimizer.step()`: every `reorganize_every` updates it moves each word to the cluster
+    that predicts it best. Word vectors keep their rows in `weight`; only the partition's index tensors change.
+
+    >>> head = SelfOrganizedSoftmax(in_features=16, n_classes=10_000)
+    >>> hidden, target = torch.randn(4, 16), torch.tensor([5, 0, 9_999, 17])
+    >>> output, loss = head(hidden, target)
+    >>> loss.backward()  # then optimizer.step() and head.step()
+    >>> head.n_clusters, output.shape, head.log_prob(hidden).shape
+    (104, torch.Size([4]), torch.Size([4, 10000]))
     """
 
     def __init__(
@@ -74,25 +71,25 @@ class SelfOrganizedSoftmax(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Builds the layer.
+        """Builds the layer; `in_features` and `n_classes` are enough.
 
-        in_features: D, the width of the hidden vectors. n_classes: V, how many classes there are.
-        counts: (V,) how often each class occurs in the training data; None: counted while training.
-        n_clusters: C (√V, from 64 on up to a multiple of 8). gamma: a cluster holds at most γ√V words.
-        frequency_budget: a cluster is closed once its words make up this share of all occurrences (the paper's 0.1,
-            or, in a vocabulary so small that 0.1 might leave words without a place, the least that never does).
-        reorganize_every: updates between reorganisations; None: the partition is fixed and nothing is remembered.
-        reorganize_until: the update after which words stay where they are; None: they never settle.
-        statistic: what is remembered of a word: the mean of h, V × D, or the paper's table, V × C.
-        smoothing: how it forgets; "paper" is the rule as printed, "mean" the average over about one pass.
-        score: what a word looks for in a cluster; "paper": log P(c|h); "information": less the log of the share of all
-            words that the cluster predicts.
-        projection: a linear map of h for each level; activation: what follows it ("relu", "tanh" or "gelu").
-        label_smoothing: ε at each level: spread over the clusters, and over the words of the target's cluster.
-        partition: where to start (a random one otherwise). backend: how the in-cluster loss is computed.
+        in_features: D, the width of the hidden vectors. n_classes: V, the number of classes.
+        counts: (V,) how often each class occurs in the training data; None: the layer counts while it trains.
+        n_clusters: C; None: √V, from 64 on rounded up to a multiple of 8. gamma: a cluster holds at most γ√V words.
+        frequency_budget: a cluster takes no more words once its words make up this share of all occurrences. None: the
+            paper's 0.1, or, where 0.1 could leave words without a cluster, the smallest share that cannot.
+        reorganize_every: updates between reorganisations; None: keep the partition fixed and store no statistic.
+        reorganize_until: the last update at which words may move; None: no end.
+        statistic: what is stored for each word: "mean_hidden", the mean of h (V × D), or the paper's "table" (V × C).
+        smoothing: how the statistic forgets; "mean": it averages about one pass of the data; "paper": the printed rule.
+        score: how well a cluster suits a word; "paper": mean log P(c|h); "information": the same minus the log of the
+            share of all words that the cluster predicts.
+        projection: give each level a linear map of h. activation: what follows the maps: "relu", "tanh" or "gelu".
+        label_smoothing: ε at each level, spread over the clusters and over the words of the target's cluster.
+        partition: the initial one; None: random. backend: the implementation of the loss.
         """
         super().__init__()
-        check_options(
+        checks.check_options(
             in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
             reorganize_every=reorganize_every, reorganize_until=reorganize_until, label_smoothing=label_smoothing,
             frequency_budget=frequency_budget, ignore_index=ignore_index,
@@ -108,26 +105,24 @@ class SelfOrganizedSoftmax(nn.Module):
         self.reorganize_every, self.reorganize_until = reorganize_every, reorganize_until
         self.score, self.activation, self.backend = score, activation, backend
         self.counting = counts is None
-        counted = (
-            torch.zeros(n_classes, dtype=torch.int64, device="cpu")
-            if counts is None
-            else check_counts(counts, n_classes)
-        )
+        counted = torch.zeros(n_classes, dtype=torch.int64, device="cpu")
+        if counts is not None:
+            counted = checks.check_counts(counts, n_classes)
 
         if partition is not None:
             if partition.n_words != n_classes or n_clusters not in (None, partition.n_clusters):
                 raise ValueError(
-                    f"the partition seats {partition.n_words} words in {partition.n_clusters} clusters; expected "
+                    f"the partition has {partition.n_words} words in {partition.n_clusters} clusters; expected "
                     f"{n_classes} words" + ("" if n_clusters is None else f" in {n_clusters} clusters")
                 )
             n_clusters = partition.n_clusters
-        self.n_clusters = n_clusters or default_clusters(n_classes)
-        self.capacity = capacity = cluster_capacity(n_classes, self.n_clusters, gamma)
-        self.frequency_budget = frequency_budget or default_budget(n_classes, self.n_clusters, capacity)
+        self.n_clusters = n_clusters or checks.default_clusters(n_classes)
+        self.capacity = capacity = checks.cluster_capacity(n_classes, self.n_clusters, gamma)
+        self.frequency_budget = frequency_budget or checks.default_budget(n_classes, self.n_clusters, capacity)
         if partition is None:
             partition = random_partition(counted, self.n_clusters, capacity, self._budget(counted))
         else:
-            # A copy: reorganising one layer must not move another's words. It may seat more than γ√V together.
+            # A copy: reorganising this layer must not move another's words. Its clusters may be larger than γ√V.
             partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity))
         self.partition = partition.to(device)
         self.register_buffer("counts", counted.to(device))
@@ -142,11 +137,10 @@ class SelfOrganizedSoftmax(nn.Module):
         self.reset_parameters()
 
         self.statistic: Statistic | None = None
-        if reorganize_every is not None:
-            if statistic == "table":
-                self.statistic = Table(n_classes, self.n_clusters, smoothing, device)
-            else:
-                self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
+        if reorganize_every is not None and statistic == "table":
+            self.statistic = Table(n_classes, self.n_clusters, smoothing, device)
+        elif reorganize_every is not None:
+            self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
         self.meter = Meter(device)
         self.tally = Tally(n_classes, ignore_index, device)
         self.updates = 0
@@ -158,10 +152,10 @@ class SelfOrganizedSoftmax(nn.Module):
     def as_in_paper(
         cls, in_features: int, n_classes: int, counts: Tensor | Sequence[int] | None = None, **options: Any
     ) -> Self:
-        """The layer as the paper prints it: ReLU, no biases, a table smoothed by λ = 1/f, the plain score.
+        """The layer as printed in the paper: ReLU, no biases, the table smoothed by λ = 1/f, the plain score.
 
-        Two things it leaves open: √V is rounded up, and where a budget of 0.1 might leave words without a place, in
-        vocabularies under 900 words, it is the least that never does.
+        The paper leaves two things open. Here √V is rounded up, and in vocabularies under 900 words, where a budget of
+        0.1 could leave words without a cluster, the budget is the smallest that cannot.
         """
         printed = {
             "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000,
@@ -171,7 +165,7 @@ class SelfOrganizedSoftmax(nn.Module):
         return cls(in_features, n_classes, counts, **{**printed, **options})
 
     def reset_parameters(self) -> None:
-        """Draws new parameters, biases from the counts as they are now; the partition and what is remembered stay."""
+        """Initialises the parameters anew, biases from the current counts; keeps the partition and the statistic."""
         bound = 1 / math.sqrt(self.in_features)
         for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
             if parameter is not None:
@@ -182,22 +176,20 @@ class SelfOrganizedSoftmax(nn.Module):
             self.prior.start(self.counts, self.partition.cluster_of)
         if self.projection is not None:
             if self.activation is None:
-                # Two identities: the layer starts as one without projections, and trains better for it.
+                # Two identities: the layer starts as if it had no projections, and trains better for it.
                 with torch.no_grad():
                     self.projection.copy_(torch.eye(self.in_features).repeat(2, 1))
             else:
                 nn.init.uniform_(self.projection, -bound, bound)  # as nn.Linear does
 
-    # -- training -----------------------------------------------------------------------------------------------
-
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        """log P(target) and the loss. `hidden` (..., D), `target` (...).
+        """log P(target), in the target's shape, and the loss. `hidden` (..., D), `target` (...).
 
-        On a CPU with gradients enabled, the forward also computes the gradients that the mean loss will ask for.
-        Inside a backward, as with activation checkpointing, a batch is neither counted nor remembered a second time.
+        On a CPU with gradients enabled, the forward also computes the gradients of the mean loss.
+        When activation checkpointing runs it again inside a backward, the batch is not counted a second time.
         """
-        check_hidden(hidden, self.weight)
-        target = check_target(hidden, target)
+        checks.check_hidden(hidden, self.weight)
+        target = checks.check_target(hidden, target)
         shape = target.shape
         training = self.training
         hidden = hidden.reshape(-1, self.in_features)  # (T, D)
@@ -205,7 +197,7 @@ class SelfOrganizedSoftmax(nn.Module):
         sums, tally = self.meter.row(), self.tally.counts
         if again := in_backward():
             sums, tally = sums.clone(), tally.clone()
-        # While training on a GPU, step() looks: even asking without waiting takes the host time.
+        # While training on a GPU, only step() looks: even a query that does not wait costs the host time.
         look = None if training and hidden.is_cuda else self.tally.look
         books = Books(sums, tally, self.ignore_index, look)
         batch = ways.compute(hidden, self.vectors(), target.reshape(-1), self.partition, books)
@@ -225,17 +217,14 @@ class SelfOrganizedSoftmax(nn.Module):
         return HeadOutput(output, loss)
 
     def vectors(self) -> Vectors:
-        """What the layer has learned, as the functions of `coterie.loss` and `coterie.inference` take it."""
+        """The layer's parameters and prior, as the functions of `coterie.loss` and `coterie.inference` take them."""
         prior = None if self.prior is None else self.prior.shift
         return Vectors(
             self.projection, self.activation, self.cluster_weight, self.cluster_bias, prior, self.weight, self.bias
         )
 
     def remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
-        """Tells the statistic of a batch: `seen` (T, D) of h by the cluster level, without a gradient.
-
-        A batch whose `loss` () is not finite is left out whole.
-        """
+        """Adds a batch to the statistic unless its `loss` () is not finite; `seen` (T, D): h, or h_c if activated."""
         assert self.statistic is not None
         sample = self.statistic.sample(seen, lambda: cluster_vectors(self.vectors()))
         if self.counting:
@@ -247,8 +236,8 @@ class SelfOrganizedSoftmax(nn.Module):
             self._remind()
 
     def step(self) -> Reorganization | None:
-        """Counts an update; every `reorganize_every` of them reorganises and says what moved. Call it after
-        `optimizer.step()`."""
+        """Counts an update; call it after every `optimizer.step()`. Every `reorganize_every` updates it reorganises the
+        clusters and returns what moved."""
         self.updates += 1
         self.tally.look()
         self.tally.stepped()
@@ -263,12 +252,12 @@ class SelfOrganizedSoftmax(nn.Module):
 
     @torch.no_grad()
     def reorganize(self) -> Reorganization:
-        """The E-step, now: every word remembered goes to its best cluster with room, frequent words first."""
+        """The E-step, now: assigns every word seen so far to its best cluster with room, frequent words first."""
         if self.statistic is None:
             raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
         seen = self.statistic.seen
         before = self.partition.cluster_of
-        with torch.autocast(before.device.type, enabled=False):  # scores are not to be rounded
+        with torch.autocast(before.device.type, enabled=False):  # it would round the scores
             cluster_of = assign(
                 self.scores(), self.counts, self.n_clusters, self.capacity, self._budget(self.counts),
                 settled=torch.where(seen, -1, before),
@@ -283,9 +272,9 @@ class SelfOrganizedSoftmax(nn.Module):
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
 
     def scores(self) -> Callable[[Tensor], Tensor]:
-        """words (B,) → how well each cluster suits them (B, C), by what is remembered of them."""
+        """A function from words (B,) to how well each cluster suits them, (B, C), by the statistic."""
         if self.statistic is None:
-            raise RuntimeError("this layer remembers nothing of its words: it was built with reorganize_every=None")
+            raise RuntimeError("this layer has no statistic to score by: it was built with reorganize_every=None")
         statistic, (vectors, biases) = self.statistic, cluster_vectors(self.vectors())
 
         def logits(words: Tensor) -> Tensor:
@@ -300,10 +289,10 @@ class SelfOrganizedSoftmax(nn.Module):
         return lambda words: logits(words).sub_(log_share)
 
     def measures(self, reset: bool = True) -> Measures:
-        """Perplexity, cluster and in-cluster perplexity of the targets since the last reset, in the current mode."""
+        """Perplexity and its two factors since the last reset, of the batches seen in the current mode."""
         return self.meter.read(reset)
 
-    # -- questions ----------------------------------------------------------------------------------------------
+    # -- inference ----------------------------------------------------------------------------------------------
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """log P(w|h) of every class: (..., D) → (..., V)."""
@@ -324,15 +313,20 @@ class SelfOrganizedSoftmax(nn.Module):
     def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable classes, best first: (..., D) → log P and classes, both (..., k).
 
-        Exactly `log_prob(hidden).topk(k)`; words that cannot be among the k best are not computed.
+        The result is that of `log_prob(hidden).topk(k)`, without computing words that cannot be among the k best.
+
+        >>> log_p, words = head.topk(torch.randn(4, 16), k=3)  # (4, 3) both
         """
         return inference.topk(self.vectors(), self.partition, hidden, k)
 
     def extend(self, hidden: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The k best extensions of B hypotheses by a word, best first: a step of a beam search.
+        """A step of a beam search: the k best ways to extend one of B hypotheses by one word, best first.
 
-        `hidden` (..., B, D), `score` (..., B): log P of each hypothesis, -inf: there is none → log P of hypothesis and
-        word, the hypothesis and the word, each (..., k).
+        `hidden` (..., B, D); `score` (..., B): log P of each hypothesis, -inf for an unused place.
+        Returns log P of hypothesis and word together, the index of the hypothesis, and the word, each (..., k).
+
+        >>> log_p, hypothesis, word = head.extend(torch.randn(5, 16), torch.zeros(5), k=5)  # (5,) each
+        >>> tokens = torch.cat((tokens[hypothesis], word[:, None]), 1)  # (5, n) → (5, n + 1)
         """
         return inference.extend(self.vectors(), self.partition, hidden, score, k)
 
@@ -344,25 +338,26 @@ class SelfOrganizedSoftmax(nn.Module):
         top_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """One exact draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
-        return inference.sample(self.vectors(), self.partition, hidden, temperature, top_k, top_p, generator)
+        """Draws one class per hidden vector, (..., D) → (...): temperature first, then top-k, then top-p.
 
-    # -- inside -------------------------------------------------------------------------------------------------
+        >>> words = head.sample(torch.randn(4, 16), temperature=0.8, top_p=0.9)  # (4,)
+        """
+        return inference.sample(self.vectors(), self.partition, hidden, temperature, top_k, top_p, generator)
 
     def _budget(self, counts: Tensor) -> int:
         """The frequency budget in occurrences."""
-        # No cluster ever reaches twice of everything: a larger budget means the same.
+        # No cluster can hold twice all occurrences, so any larger budget means the same.
         return max(1, math.ceil(min(self.frequency_budget, 2.0) * int(counts.sum())))
 
     def _remind(self) -> None:
-        """Warns once if the layer has been trained long without step(); waits for the device."""
+        """Warns once if the layer has trained for long without a step(); synchronises with the device."""
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
         forwards = self.tally.unstepped()
         if forwards >= max(2 * self.reorganize_every, 1000):
             self._reminded = True
             warnings.warn(
-                f"{forwards} training batches and no step(): the clusters stay random. Call head.step() after every "
+                f"{forwards} training batches without a step(): the clusters stay random. Call head.step() after every "
                 "optimizer.step(), or build the layer with reorganize_every=None to keep its partition",
                 UserWarning,
                 stacklevel=3,
@@ -388,10 +383,10 @@ class SelfOrganizedSoftmax(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, *others: Any
     ) -> None:
-        # Refused here, before anything of this layer is overwritten.
+        # Checked first, so that a refused checkpoint leaves the layer unchanged.
         shape = (self.n_classes, self.n_clusters, self.in_features)
         kind = None if self.statistic is None else self.statistic.NAME
-        if reason := why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
+        if reason := checks.why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
             raise RuntimeError(reason)
         updates = state_dict.get(prefix + "updates")
         if updates is not None:

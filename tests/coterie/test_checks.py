@@ -39,7 +39,7 @@ def build(**options):
         ({"n_classes": 1}, "n_classes must be at least 2; got 1"),
         ({"in_features": 0}, "in_features must be at least 1; got 0"),
         ({"n_clusters": 54}, "from 1 to n_classes = 53; got 54"),
-        ({"gamma": 0.7}, "gamma = 0.7 leaves 8 clusters with 6 places each for 53 words: raise gamma"),
+        ({"gamma": 0.7}, "gamma = 0.7 gives 8 clusters of at most 6 words each for 53 words: raise gamma"),
         ({"gamma": -1}, "gamma must be above 0"),
         ({"frequency_budget": 0.0}, "frequency_budget must be above 0"),
         (
@@ -55,7 +55,7 @@ def build(**options):
         ({"reduction": "max"}, "reduction must be one of"),
         ({"activation": "swish"}, "activation must be one of"),
         ({"backend": "cuda"}, "backend must be one of"),
-        ({"partition": Partition([0, 1], 2)}, "seats 2 words in 2 clusters; expected 53 words"),
+        ({"partition": Partition([0, 1], 2)}, "has 2 words in 2 clusters; expected 53 words"),
         (
             {"partition": Partition([0] * 53, 1), "n_clusters": 4},
             "53 words in 1 clusters; expected 53 words in 4 clusters",
@@ -147,7 +147,7 @@ SIZES = "the checkpoint holds .* the layer was built for 53 classes in 8 cluster
         ({"n_classes": 54}, SIZES),
         ({"n_clusters": 9}, SIZES),
         ({"in_features": 7}, SIZES),
-        ({"partition": Partition([0] * 46 + list(range(1, 8)), 8)}, "a cluster of 46 words; this layer has places for"),
+        ({"partition": Partition([0] * 46 + list(range(1, 8)), 8)}, "a cluster of 46 words; this layer allows"),
         ({"statistic": "table"}, "another kind than the layer's 'mean_hidden'"),  # of the same shape
     ],
 )

@@ -1,1 +1,1 @@
-"""Who sits with whom, what is remembered of words, and how they are assigned."""
+"""The partition of words into clusters, the statistics it is learned from, and the assignment that updates it."""

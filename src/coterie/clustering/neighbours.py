@@ -1,6 +1,6 @@
-"""The company of words in a trained layer: nearest in their cluster, next best clusters, most typical of a cluster.
+"""What a trained layer's clusters look like: similar words inside one, runner-up clusters, a cluster's typical words.
 
-Shapes: V words, D width, C clusters, B words asked about, S words of a cluster.
+Shapes: V words, D width, C clusters, B words, S words of a cluster.
 """
 
 import torch
@@ -14,24 +14,24 @@ from coterie.softmax import SelfOrganizedSoftmax
 
 @torch.no_grad()
 def nearest(head: SelfOrganizedSoftmax, cluster: int, n: int) -> Tensor:
-    """For each of a cluster's words the n others whose vectors are most alike (cosine), nearest first.
+    """For each word of a cluster, the n other words with the most similar vectors (cosine), most similar first.
 
-    Places in `partition.members(cluster)`, (S, n), or (S, S - 1) in a small cluster."""
+    Returns indices into `partition.members(cluster)`, (S, n), or (S, S - 1) in a small cluster."""
     vectors = F.normalize(head.weight[head.partition.members(cluster)].float(), dim=-1)  # (S, D)
     size = vectors.shape[0]
     found = []
     for rows in torch.arange(size, device=vectors.device).split(max(1, BLOCK_SCORES // max(size, 1))):
         alike = vectors[rows] @ vectors.T
-        alike[torch.arange(rows.numel()), rows] = -torch.inf  # a word is not its own company
+        alike[torch.arange(rows.numel()), rows] = -torch.inf  # a word is not its own neighbour
         found.append(alike.topk(min(n, size - 1), dim=1).indices)
     return torch.cat(found) if found else torch.zeros(0, 0, dtype=torch.int64)
 
 
 @torch.no_grad()
 def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
-    """The clusters that would suit words next best, (B,) → (B, n), best first; -1 where there is none.
+    """The clusters that suit words best after their own, (B,) → (B, n), best first; -1 where there is none.
 
-    A layer with a fixed partition remembers nothing of its words and has none; nor has a word that it never saw."""
+    There is none for a layer with a fixed partition, which keeps no statistic, nor for a word never seen."""
     statistic = head.statistic
     n_found = min(n, head.n_clusters - 1)
     found = words.new_full((words.numel(), n), -1)
@@ -52,9 +52,9 @@ def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
 
 @torch.no_grad()
 def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
-    """How often each word comes where its own cluster is expected, (V,): its count × P(its cluster | its contexts).
+    """How typical each word is of its cluster, (V,): its count × P(its cluster | its contexts).
 
-    Frequent words that fit: what to call a cluster by. `counts` (V,). Where nothing is remembered, the count itself."""
+    Frequent words that fit make good names for a cluster. `counts` (V,). Without a statistic: the count itself."""
     counts = counts.to(head.weight.device).double()
     if head.statistic is None:
         return counts

@@ -1,4 +1,4 @@
-"""Who sits with whom: the words of each cluster, as index tensors.
+"""The partition of words into clusters, as index tensors.
 
 Shapes: V words, C clusters, S most words in a cluster.
 """
@@ -16,19 +16,23 @@ FORMAT = "coterie-partition"
 
 
 class Partition(nn.Module):
-    """Every word in exactly one cluster.
+    """Assigns every word to exactly one cluster.
 
-    A module only so that its index tensors follow the layer to a device and into its `state_dict`; it has no
-    parameters. Only `cluster_of` is saved: the rest follows from it, so that a checkpoint cannot contradict itself.
+    It is a module without parameters, so that its buffers move with the layer and are part of its `state_dict`. Only
+    `cluster_of` is saved; the other buffers are derived from it, so that a checkpoint cannot contradict itself.
+
+    >>> partition = Partition.from_lists([[0, 3], [1, 2, 4]])
+    >>> partition.cluster_of, partition.sizes, partition.members(1)
+    (tensor([0, 1, 1, 0, 1]), tensor([2, 3]), tensor([1, 2, 4]))
     """
 
     cluster_of: Tensor  # (V,) the cluster of each word
-    words: Tensor  # (V,) the words, cluster by cluster, ascending inside a cluster
+    words: Tensor  # (V,) the words sorted by cluster, ascending inside a cluster
     offsets: Tensor  # (C + 1,) cluster c holds words[offsets[c]:offsets[c + 1]]
-    position: Tensor  # (V,) where each word stands in `words`
+    position: Tensor  # (V,) the index of each word in `words`
 
     def __init__(self, cluster_of: Tensor | Sequence[int], n_clusters: int, capacity: int | None = None) -> None:
-        """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the fullest cluster's size)."""
+        """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the size of the largest cluster)."""
         super().__init__()
         cluster_of = torch.as_tensor(cluster_of)
         if cluster_of.ndim != 1 or cluster_of.numel() == 0 or cluster_of.is_floating_point():
@@ -53,8 +57,8 @@ class Partition(nn.Module):
 
     @torch.no_grad()
     def assign_(self, cluster_of: Tensor) -> None:
-        """Seats every word anew, in place (captured graphs keep reading the same memory). `cluster_of` (V,)."""
-        # Derived before anything is written: `cluster_of` may be our own buffer.
+        """Assigns every word anew, in-place: captured CUDA graphs read the same memory. `cluster_of` (V,)."""
+        # Read everything before writing: `cluster_of` may be this partition's own buffer.
         words = cluster_of.argsort(stable=True)
         self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters).cumsum(0)
         self.words.copy_(words)
@@ -63,7 +67,7 @@ class Partition(nn.Module):
 
     @property
     def sizes(self) -> Tensor:
-        """(C,) the number of words in each cluster."""
+        """The number of words in each cluster, (C,)."""
         return self.offsets.diff()
 
     def members(self, cluster: int) -> Tensor:
@@ -80,11 +84,9 @@ class Partition(nn.Module):
     def extra_repr(self) -> str:
         return f"n_words={self.n_words}, n_clusters={self.n_clusters}, capacity={self.capacity}"
 
-    # -- from what a user has -----------------------------------------------------------------------------------
-
     @classmethod
     def from_lists(cls, clusters: Iterable[Iterable[int]], n_words: int | None = None) -> "Partition":
-        """From the words of each cluster; together they must name every word from 0 to V - 1 once."""
+        """Builds a partition from the words of each cluster, in which each word from 0 to V - 1 must occur once."""
         lists = [[_whole(word, "a word") for word in cluster] for cluster in clusters]
         named = [word for cluster in lists for word in cluster]
         n_words = len(named) if n_words is None else n_words
@@ -103,7 +105,7 @@ class Partition(nn.Module):
 
     @classmethod
     def from_mapping(cls, clusters: Mapping[int, int], n_words: int | None = None) -> "Partition":
-        """From word → cluster; every word from 0 to V - 1 must have one."""
+        """Builds a partition from a mapping of words to clusters, with every word from 0 to V - 1 as a key."""
         if not clusters:
             raise ValueError("a partition needs at least one word; the mapping is empty")
         clusters = {_whole(word, "a word"): _whole(c, "a cluster") for word, c in clusters.items()}
@@ -121,11 +123,11 @@ class Partition(nn.Module):
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, vocabulary: Sequence[str] | None = None) -> None:
-        """Writes `to_text`."""
+        """Writes `to_text` to a file."""
         Path(path).write_text(self.to_text(vocabulary), encoding="utf-8")
 
     def to_text(self, vocabulary: Sequence[str] | None = None) -> str:
-        """Readable JSON, one cluster a line: word ids, or the words themselves if a vocabulary is given."""
+        """The partition as JSON, one cluster per line: word ids, or the words themselves if a vocabulary is given."""
         lists: list[list[Any]] = self.to_lists()
         if vocabulary is not None:
             _check_vocabulary(vocabulary, self.n_words)
@@ -136,7 +138,7 @@ class Partition(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Sequence[str] | None = None) -> "Partition":
-        """Reads what `save` wrote; a file of words needs the vocabulary that says which id each one has."""
+        """Reads a file that `save` wrote; if it holds words rather than ids, the vocabulary gives their ids."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -154,7 +156,7 @@ class Partition(nn.Module):
             raise ValueError(f"{path} is not a partition: n_words and capacity must be whole numbers")
         if any(isinstance(word, str) for cluster in clusters for word in cluster):
             if vocabulary is None:
-                raise ValueError(f"{path} names its words: give the vocabulary that says which id each one has")
+                raise ValueError(f"{path} holds words, not ids: give the vocabulary that has their ids")
             try:
                 _check_vocabulary(vocabulary, content["n_words"])
             except ValueError as error:
@@ -182,15 +184,15 @@ class Partition(nn.Module):
         given = state_dict.get(prefix + "cluster_of")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, extra, errors)
         if given is not None and given.shape == self.cluster_of.shape:
-            if self.cluster_of is given:  # by `assign=True`: the words of the layer it comes from would move with ours
+            if self.cluster_of is given:  # with `assign=True`, this layer's moves would change the state dict's owner
                 self.cluster_of = given.clone()
             self.assign_(self.cluster_of)
 
 
 def random_partition(counts: Tensor, n_clusters: int, capacity: int, budget: int) -> Partition:
-    """A random start that keeps both limits: one of Algorithm 1's outcomes, the preferences being random.
+    """A random partition that respects capacity and budget: what Algorithm 1 finds for random preferences.
 
-    Words are dealt in descending frequency, one each to all clusters that are still open, in random order.
+    In descending frequency, words are dealt one each to all clusters that are still open, in random order.
     `counts` (V,); `budget`: a cluster that holds this many occurrences takes no more words.
     """
     order = counts.argsort(descending=True, stable=True)  # (V,)
@@ -213,15 +215,15 @@ def random_partition(counts: Tensor, n_clusters: int, capacity: int, budget: int
 
 
 def no_room(left: int, n_clusters: int, capacity: int, budget: int) -> ValueError:
-    """The error for words that no cluster may take any more."""
+    """The error to raise when no cluster has room for the words that are left."""
     return ValueError(
         f"{left} words find no cluster with room: each of the {n_clusters} clusters holds {capacity} words or has "
-        f"reached {budget} occurrences. Raise frequency_budget (None: one that can always be kept), gamma or n_clusters"
+        f"reached {budget} occurrences. Raise frequency_budget (None: one that always suffices), gamma or n_clusters"
     )
 
 
 def _whole(value: Any, what: str) -> int:
-    """A whole number, from whatever stands for one (NumPy's, a tensor of one)."""
+    """An integer from any type of integer, such as NumPy's or a tensor with one element."""
     try:
         return operator.index(value)
     except TypeError:
@@ -245,4 +247,4 @@ def _check_vocabulary(vocabulary: Sequence[str], n_words: int) -> None:
     if len(vocabulary) != n_words:
         raise ValueError(f"the vocabulary has {len(vocabulary)} words, the partition {n_words}")
     if len(set(vocabulary)) != n_words:
-        raise ValueError("the vocabulary names a word twice; each word must be there once")
+        raise ValueError("the vocabulary names a word twice; each word must occur once")

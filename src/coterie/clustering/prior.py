@@ -1,8 +1,8 @@
-"""What is known of words and clusters before anything is learned: how often they occur.
+"""Biases from counts: initial values for words, and a prior for clusters that changes when words move.
 
-A layer whose biases start from the counts starts as good as counting, not as good as guessing. And a cluster that loses
-or gains words is at once expected as much less or more: else every reorganisation would have to be learned anew, which
-cost hundreds of updates each time.
+With biases initialised from the counts, training starts from unigram frequencies rather than from a uniform guess. When
+a cluster loses or gains words, its prior changes at once; otherwise the cluster biases would have to learn the change,
+which took hundreds of updates after every reorganisation.
 
 Shapes: V words, C clusters.
 """
@@ -14,12 +14,12 @@ from coterie.buffers import ExactBuffers
 
 
 class Prior(ExactBuffers):
-    """What the clusters begin with, beside what is learned of them; it moves with their words.
+    """The part of the cluster biases that follows from the counts of the clusters' words.
 
-    A buffer, no parameter: no optimizer remembers anything of it, and processes that share buffers share it.
+    It is a buffer, not a parameter, so that no optimizer keeps a state for it and DDP broadcasts it.
     """
 
-    shift: Tensor  # (C,) in float32 whatever the layer's dtype: small steps would add up to errors
+    shift: Tensor  # (C,) float32 whatever the layer's dtype, so that rounding errors of moves do not add up
 
     def __init__(self, n_clusters: int, device: torch.device | str | None = None) -> None:
         super().__init__()
@@ -27,28 +27,28 @@ class Prior(ExactBuffers):
 
     @torch.no_grad()
     def start(self, counts: Tensor, cluster_of: Tensor) -> None:
-        """As the counts (V,) are, for the clusters of the words (V,)."""
+        """Initialises the prior from the counts (V,) and the clusters (V,) of the words."""
         self.shift.copy_(log_mass(counts, cluster_of, self.shift.numel()))
 
     @torch.no_grad()
     def move(self, counts: Tensor, before: Tensor, after: Tensor) -> None:
-        """Words (V,) went from their clusters `before` to those `after`, both (V,)."""
+        """Updates the prior after words moved from their clusters `before` to those `after`, both (V,)."""
         n = self.shift.numel()
         self.shift += log_mass(counts, after, n) - log_mass(counts, before, n)
 
 
 def log_frequency(counts: Tensor) -> Tensor:
-    """Where the words' biases start, (V,) → (V,) float32: inside a cluster P(w|c) is as the words' counts are.
+    """Initial biases of the words, (V,) → (V,) float32: P(w|c) is then proportional to the words' counts.
 
-    Only differences matter; the mean over the text is 0, so that the words that occur most are nearest to zero, where
+    Only differences matter. The mean over the text is set to 0, which keeps the most frequent words near zero, where
     half precision is finest.
     """
-    seen = counts.double() + 1  # a word that was never seen may come all the same
+    seen = counts.double() + 1  # words that were never seen must stay possible
     logs = seen.log()
     return (logs - (seen * logs).sum() / seen.sum()).float()
 
 
 def log_mass(counts: Tensor, cluster_of: Tensor, n_clusters: int) -> Tensor:
-    """What each cluster's words make up together, (V,), (V,) → (C,) float32: 0 where it is one part in C."""
+    """log of each cluster's share of all occurrences, times C: (V,), (V,) → (C,) float32."""
     mass = torch.ones(n_clusters, dtype=torch.int64, device=counts.device).index_add_(0, cluster_of, counts)
     return (mass.double() * n_clusters / mass.sum()).log().float()

@@ -1,4 +1,4 @@
-"""What is remembered of each word: how the contexts it followed looked to the clusters.
+"""Running statistics of each word's contexts, from which the E-step scores clusters for words.
 
 Shapes: T tokens, K values a row, D width, V words, C clusters, B words in a block.
 """
@@ -15,19 +15,19 @@ from coterie.loss.grouping import Grouping
 from coterie.loss.levels import cluster_logits
 
 Smoothing = Literal["mean", "paper"]
-Clusters = Callable[[], tuple[Tensor, Tensor | None]]  # gives vectors (C, D) and biases (C,), if anybody asks
+Clusters = Callable[[], tuple[Tensor, Tensor | None]]  # computes vectors (C, D) and biases (C,) if they are needed
 
 
 class Statistic(ExactBuffers):
-    """A running mean, one row a word, of something computed for every token whose target is that word.
+    """A running mean per word of a sample that is computed for every token whose target is that word.
 
-    The mean forgets by λ(w) at each occurrence. It starts at zero with weight zero, and is read as `total / weight`,
-    so that the first occurrence counts wholly and no start value lingers. Kept in float32 whatever the layer's dtype.
+    Each occurrence multiplies the old mean by λ(w). The mean is `total / weight`, both zero at first, so that the first
+    occurrence counts fully and the initial value not at all. Kept in float32 whatever the layer's dtype.
     """
 
     NAME: str
     total: Tensor  # (V, K)
-    weight: Tensor  # (V,) how much of `total` is samples; 0: never seen
+    weight: Tensor  # (V,) the weight of all samples in `total`; 0: never seen
 
     def __init__(
         self, n_words: int, row: int, smoothing: Smoothing = "mean", device: torch.device | str | None = None
@@ -36,42 +36,42 @@ class Statistic(ExactBuffers):
         self.smoothing = smoothing
         self.register_buffer("total", torch.zeros(n_words, row, dtype=torch.float32, device=device))
         self.register_buffer("weight", torch.zeros(n_words, dtype=torch.float32, device=device))
-        # Says in a checkpoint what the rows are: those of another kind may have the same shape.
+        # Marks the kind in a checkpoint: the rows of another kind may have the same shape.
         self.register_buffer(self.NAME, torch.zeros((), dtype=torch.int64, device=device))
 
     @property
     def seen(self) -> Tensor:
-        """(V,) whether anything is remembered of the word."""
+        """Whether each word has occurred, (V,)."""
         return self.weight > 0
 
     def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
-        """What the tokens tell: (T, D) → (T, K). `clusters`: vectors (C, D) and biases (C,) to hold them against."""
+        """The samples to average: (T, D) → (T, K). `clusters` computes cluster vectors (C, D) and biases (C,)."""
         raise NotImplementedError
 
     def logits(self, words: Tensor, cluster_weight: Tensor, cluster_bias: Tensor | None) -> Tensor:
-        """Mean log P(c|h) of the words, up to one constant a word: (B,) → (B, C)."""
+        """Mean log P(c|h) of words, up to a constant per word: (B,) → (B, C)."""
         raise NotImplementedError
 
     def share(self, count: Tensor, n: Tensor) -> Tensor:
-        """1 - λ(w)ⁿ: what n occurrences of a word that has `count` in all count for."""
+        """1 - λ(w)ⁿ, the weight of n new occurrences of a word with `count` occurrences in all."""
         inverse = 1 / count.clamp(min=1).to(torch.float32)
         if self.smoothing == "paper":
-            # The paper prints λ = 1/f: almost the last sample alone, and nothing at all of a word that occurs once.
+            # The paper prints λ = 1/f, which keeps little but the last sample, and nothing of a word that occurs once.
             return 1 - inverse**n
-        # λ = 1 - 1/f: the mean over about one pass of the data. As a power it would be rounding for frequent words.
+        # λ = 1 - 1/f averages about one pass of the data. Not as a power, which would be imprecise for frequent words.
         return -torch.expm1(n * torch.log1p(-inverse))
 
     @torch.no_grad()
     def update(self, sample: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
-        """Takes in a batch; n occurrences of a word count as λⁿ on the old value and their mean on the rest.
+        """Adds a batch: n occurrences of a word weight its old mean by λⁿ and their own mean by 1 - λⁿ.
 
-        `sample` (T, K), `counts` (V,). A batch whose `loss` () is not finite is left out whole. Shapes are static and
-        nothing waits for the device.
+        `sample` (T, K), `counts` (V,). If `loss` () is not finite, the whole batch is left out. Shapes are static and
+        nothing synchronises.
         """
         sample = sample.to(torch.float32)
         order, place, target = grouping.order, grouping.place, grouping.word
         used = place < counts.numel()  # (T,) in order
-        # One run per distinct word: `run` numbers them in order, at most T of them.
+        # Each distinct word is a run of tokens; `run` numbers the runs in order, at most T of them.
         starts = torch.ones_like(used)
         starts[1:] = place[1:] != place[:-1]
         run = starts.cumsum(0) - 1  # (T,) in order
@@ -80,14 +80,14 @@ class Statistic(ExactBuffers):
         mean = torch.zeros_like(sample).index_add_(0, run_of, sample) / n.clamp(min=1)[:, None]
         at = torch.zeros_like(target).scatter_(0, run, target[order].clamp(min=0))  # (T,) each run's word
         taken = torch.zeros_like(used).scatter_(0, run, used) & torch.isfinite(loss)  # (T,) by run
-        share = self.share(counts[at], n)  # (T,) what the batch's mean counts for
-        # Runs not taken add exactly zero, to whatever row they point at: the result does not depend on the order.
+        share = self.share(counts[at], n)  # (T,) the weight of the batch's mean
+        # Runs that are left out add exactly zero to some row, so the result does not depend on the order of additions.
         change = share[:, None] * (mean - self.total[at])
         self.total.index_add_(0, at, torch.where(taken[:, None], change, 0.0))
         self.weight.index_add_(0, at, torch.where(taken, share * (1 - self.weight[at]), 0.0))
 
     def mean(self, words: Tensor) -> Tensor:
-        """The remembered means, (B,) → (B, K); zero for a word never seen."""
+        """The means of words, (B,) → (B, K); zero for a word never seen."""
         weight = self.weight[words]
         return self.total[words] / torch.where(weight > 0, weight, 1.0)[:, None]
 
@@ -104,7 +104,7 @@ class Table(Statistic):
 
     @torch.no_grad()
     def sample(self, hidden: Tensor, clusters: Clusters) -> Tensor:
-        # Over all clusters, the empty ones too: they may be offered words again.
+        # Empty clusters are included: words may move into them again.
         weight, bias = clusters()
         bias = None if bias is None else bias.to(hidden.dtype)
         return cluster_logits(hidden, weight.to(hidden.dtype), bias).log_softmax(-1) / math.log(2)
@@ -114,11 +114,10 @@ class Table(Statistic):
 
 
 class MeanHidden(Statistic):
-    """The mean of h, V × D, read against today's cluster vectors and what today maps h to them; of h_c, where the way
-    there is not linear.
+    """The mean of h, V × D, to be scored with the current cluster vectors; of h_c, if an activation makes it nonlinear.
 
-    log P(c|h) = h_c · U_c + b_c - log Z(h), and Z is the same for all clusters: how they compare for a word follows
-    from the mean of h_c alone, and that from the mean of h.
+    log P(c|h) = h_c · U_c + b_c - log Z(h), and Z is the same for all clusters: to compare clusters for a word, the
+    mean of h_c suffices, which is a linear function of the mean of h.
     """
 
     NAME = "mean_hidden"
@@ -133,9 +132,9 @@ class MeanHidden(Statistic):
 
 @torch.no_grad()
 def log_cluster_share(logits: Callable[[Tensor], Tensor], words: Tensor, counts: Tensor, block: int) -> Tensor:
-    """log f(c), where f(c) is the share of all occurrences that cluster c predicts, (C,).
+    """log f(c), (C,), where f(c) is the share of all occurrences that the clusters' probabilities give to cluster c.
 
-    `logits`: words (B,) → (B, C); summed over `words`, `block` of them at a time, weighted by `counts` (V,).
+    `logits`: words (B,) → (B, C), computed for `block` of the `words` at a time and weighted by `counts` (V,).
     """
     parts = [counts[part].clamp(min=1).float() @ logits(part).softmax(-1) for part in words.split(block)]
     share = torch.stack(parts).double().sum(0)

@@ -1,6 +1,6 @@
-"""Targets made usable and tokens put in their order, in two launches: every token counts those that come before it.
+"""Checks targets and sorts tokens in two launches, by a counting sort: every token counts those that come before it.
 
-T² comparisons of small numbers take less time than the launches of a sort, as long as T is a batch's size.
+For T tokens of a batch, T² comparisons of small numbers take less time than the launches of a sort.
 
 Shapes: T tokens, V words, C clusters.
 """
@@ -16,19 +16,19 @@ from coterie.kernels.operator import Operator
 from coterie.kernels.sizes import n_tiles
 from coterie.loss.grouping import Grouping
 
-LIMIT = 16384  # tokens; a sort is faster beyond
-QUERIES = 16  # tokens, or cluster boundaries, ranked by one program
-KEYS = 512  # tokens they are compared with at a time; a multiple of QUERIES
+LIMIT = 16384  # with more tokens, a sort is faster
+QUERIES = 16  # tokens, or cluster boundaries, that one program ranks
+KEYS = 512  # tokens to compare them with at a time; a multiple of QUERIES
 BLOCK = 256
 
 
 def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tensor) -> Grouping:
-    """As `coterie.loss.grouping.prepare`, to the last bit."""
+    """The same as `coterie.loss.grouping.prepare`, to the last bit."""
     return Grouping(_grouped(tally, target, partition.position, partition.offsets, ignore_index), target.shape[0])
 
 
 def _group(tally: Tensor, target: Tensor, position: Tensor, offsets: Tensor, ignore_index: int) -> Tensor:
-    """The table of a `Grouping`, (3 T + C + 1,), of targets (T,)."""
+    """The table of a `Grouping`, (3 T + C + 1,), for targets (T,)."""
     target, n_tokens, n_starts = target.contiguous(), target.shape[0], offsets.shape[0]
     table = torch.empty(3 * n_tokens + n_starts, dtype=torch.int64, device=target.device)
     if n_tokens == 0:
@@ -51,7 +51,7 @@ _grouped = Operator("group", _group, _group_fake, mutates_args=("tally",))
 
 
 def rank(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens by their places (T,) int32: the tokens in order, their places, and where those of each offset start."""
+    """Sorts tokens by `place` (T,) int32: the tokens, their places, and where the tokens of each cluster start."""
     n_tokens = place.shape[0]
     table = torch.empty(2 * n_tokens + offsets.shape[0], dtype=torch.int64, device=place.device)
     with torch.cuda.device_of(place):
@@ -61,7 +61,7 @@ def rank(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _order(place: Tensor, offsets: Tensor, table: Tensor) -> None:
-    """Writes order, places in order (T,) both, and starts (C + 1,) to the first numbers of the table."""
+    """Writes the order and the sorted places, both (T,), and starts (C + 1,) to the beginning of the table."""
     n_tokens, n_starts = place.shape[0], offsets.shape[0]
     if n_tokens > LIMIT:
         ordered, order = place.long().sort(stable=True)
@@ -82,7 +82,7 @@ def _check(
     ignored = given == IGNORE
     usable = (given >= 0) & (given < N_WORDS) & ~ignored
     tl.store(table + 2 * n_tokens + N_STARTS + token, tl.where(usable, given, -1), mask=inside)
-    # V for those left out: no place is above it.
+    # Ignored tokens get place V, which sorts last.
     tl.store(place + token, tl.load(position + given, mask=inside & usable, other=N_WORDS), mask=inside)
     bad = inside & ~usable & ~ignored
     n_bad = tl.sum(bad.to(tl.int64), 0)
@@ -96,16 +96,16 @@ def _rank(
     place, offsets, table, n_tokens,
     N_STARTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The first programs place QUERIES tokens each, the others find where QUERIES clusters start."""
+    """The first programs rank QUERIES tokens each, the others find where QUERIES clusters start."""
     order, ordered, starts = table, table + n_tokens, table + 2 * n_tokens
     program = tl.program_id(0)
     token_programs = tl.cdiv(n_tokens, QUERIES)
-    # Tokens past the last have no place at all: they are before nobody.
+    # Tokens past the last are given the largest place, so that they come before none.
     if program < token_programs:
         token = program * QUERIES + tl.arange(0, QUERIES)
         key = tl.load(place + token, mask=token < n_tokens, other=0)
-        # Of the tokens with the same place, the earlier ones come before: in whole chunks of earlier tokens "not
-        # after" is the question, in whole chunks of later ones "before", and only where both meet the token counts.
+        # Among tokens with the same place, earlier ones come first. So chunks of earlier tokens are compared by <=,
+        # chunks of later ones by <, and only the chunk with the token itself by both.
         meet = program * QUERIES // KEYS * KEYS
         counts = tl.zeros((QUERIES, KEYS), tl.int32)
         for first in range(0, meet, KEYS):

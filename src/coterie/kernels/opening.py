@@ -1,6 +1,6 @@
-"""Single clusters opened straight from the word matrix: what a draw needs.
+"""Opens single clusters, which sampling needs: log-probabilities of their words straight from the word matrix.
 
-A cluster's logits fit into the registers of one program: it is read once and its softmax never leaves.
+A cluster's logits fit into the registers of one program, so its words are read once and its softmax stays there.
 
 Shapes: T rows, D width, V words, C clusters, S most words in a cluster, W clusters opened in each row.
 """
@@ -14,14 +14,14 @@ from torch import Tensor
 from coterie.kernels.products import dense_rows
 from coterie.kernels.sizes import power_of_two
 
-TILE = 32768  # elements of the word matrix in registers at a time
+TILE = 32768  # elements of the word matrix to hold in registers at a time
 
 
 def open_clusters(
     hidden: Tensor, log_cluster: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, offsets: Tensor,
     clusters: Tensor, capacity: int,
 ) -> Tensor:  # fmt: skip
-    """log P(w|h) of the words of each row's clusters (T, W): (T, W, S) float32, -inf beyond a cluster's last word.
+    """log P(w|h) of the words of each row's `clusters` (T, W): (T, W, S) float32, -inf after a cluster's last word.
 
     `hidden` (T, D), `log_cluster` (T, C), `weight` (V, D), `bias` (V,); `words` (V,) and `offsets` (C + 1,) are the
     partition's.
@@ -53,7 +53,7 @@ def _log_probs(
     hidden_row, share, weight, weight_stride, bias, word, j, size,
     D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """log P(w|h) of the words of one cluster in one row, (BLOCK_S,), -inf beyond the last; `share`: log P(c|h)."""
+    """log P(w|h) of the words of one cluster in one row, (BLOCK_S,), -inf after the last; `share`: log P(c|h)."""
     acc = tl.zeros((BLOCK_S,), tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
@@ -66,7 +66,7 @@ def _log_probs(
         acc += tl.load(bias + word, mask=j < size, other=0.0).to(tl.float32)
     acc = tl.where(j < size, acc, -float("inf"))
     top = tl.max(acc, 0)
-    # An empty cluster has neither words nor a share: nothing but -inf is left of it.
+    # An empty cluster has only -inf: its maximum and its share are replaced by 0, as -inf minus -inf would be NaN.
     top = tl.where(size > 0, top, 0.0)
     total = tl.sum(tl.exp(acc - top), 0)
     return acc - top - tl.log(tl.maximum(total, 1e-30)) + tl.where(size > 0, share, 0.0)

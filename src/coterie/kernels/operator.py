@@ -1,7 +1,7 @@
-"""A function that the compiler takes as one opaque operator, and that is otherwise called directly.
+"""Functions that torch.compile sees as one opaque operator and that are called directly otherwise.
 
-PyTorch's dispatch of a custom operator takes the host longer than most of the kernels take the GPU. Outside of a
-compiled graph nothing needs it.
+PyTorch's dispatch of a custom operator takes the host longer than most of the kernels take the GPU, so the eager path
+avoids it.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 
 
 class Operator:
-    """A function of tensors and its shapes-only twin; `op` is what the compiler sees."""
+    """A function of tensors with its fake (shapes only) for tracing; `op` is the registered operator."""
 
     def __init__(
         self, name: str, function: Callable[..., Any], fake: Callable[..., Any], mutates_args: tuple[str, ...] = ()

@@ -1,12 +1,12 @@
-"""The products of the word level: every token with the words of its target's cluster, rows gathered by table.
+"""The matrix products of the word level: every token with the words of its target's cluster, rows gathered by index.
 
-Tokens stand cluster by cluster; a tile of them never crosses into the next cluster, so a tile is an ordinary product of
-gathered rows. How many tiles a cluster needs is not known on the host, so a grid has the most there can be: with tiles
-of B tokens, cluster c owns the slots from starts[c] // B + c on, always enough for its ceil(n / B) tiles, and a program
-whose slot holds none leaves at once.
+Tokens are sorted by cluster, and a tile of tokens never crosses into the next cluster, so each tile is an ordinary
+product of gathered rows. The host does not know how many tiles a cluster needs, so the grid has the most possible: with
+tiles of B tokens, cluster c owns the slots from starts[c] // B + c on, always enough for its ceil(n / B) tiles; the
+program of an unused slot returns at once.
 
-In all three products words or columns, of which there are many, are the rows of the matrix units' tile (which want at
-least 64), and tokens, of which a cluster may have few, its columns.
+Tensor cores want at least 64 rows per tile. Therefore, in all three products, rows are words or columns, of which there
+are many, and tokens, of which a cluster may have few, are the tile's columns.
 
 `table` is that of `coterie.loss.grouping.Grouping`.
 
@@ -24,7 +24,7 @@ from coterie.kernels.sizes import n_tiles, power_of_two
 
 
 class Tiles(NamedTuple):
-    """How a product is cut; `tokens`, `words` and `columns` are powers of two, 16 at least."""
+    """Tile sizes of a product; `tokens`, `words` and `columns` are powers of two, 16 at least."""
 
     tokens: int
     words: int
@@ -36,19 +36,19 @@ class Tiles(NamedTuple):
 LOGITS = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_HIDDEN = Tiles(tokens=32, words=64, columns=64, num_warps=4, num_stages=3)
 GRAD_WEIGHT = Tiles(tokens=32, words=64, columns=128, num_warps=4, num_stages=3)
-CROWDED = 264  # programs that share the clusters with more tokens than a tile of the gradient of the word matrix has
-PADDING = 64  # a multiple of all the `words` above: tiles of logits are read and written whole
-SUM_TOKENS, SUM_CLUSTERS = 128, 32  # how the sums for the gradient of the cluster bias are cut
-BLOCK_CLUSTERS = 1024  # slots compared at a time when a program looks for its cluster
+CROWDED = 264  # programs of `grad_weight` that share the clusters with more tokens than a tile
+PADDING = 64  # a multiple of all the `words` above, because tiles of logits are read and written whole
+SUM_TOKENS, SUM_CLUSTERS = 128, 32  # tile sizes of the sums for the gradient of the cluster bias
+BLOCK_CLUSTERS = 1024  # slots to compare at a time when a program looks for its cluster
 
 
 def dense_rows(rows: Tensor) -> Tensor:
-    """Rows may lie any distance apart; kernels read each as one stretch of memory."""
+    """Returns rows with contiguous columns, which the kernels need; rows may have any stride."""
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 def padded(capacity: int) -> int:
-    """The width of a buffer of logits for clusters of up to S words."""
+    """The width of a logits buffer for clusters of up to S words."""
     return n_tiles(capacity, PADDING) * PADDING
 
 
@@ -56,11 +56,11 @@ def logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, table: Tensor, words: Tensor, offsets: Tensor,
     out: Tensor, totals: Tensor,
 ) -> None:  # fmt: skip
-    """h_w · U^V + b of the words of each token's cluster, tokens in order.
+    """Writes h_w · U^V + b of the words of each token's cluster to `out`, tokens sorted.
 
-    `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32: of a row only the cluster's words, and
-    whatever fills up their last tile, are written; of tokens left out nothing. The last number of `totals` is set to
-    zero, for the next kernel to count with.
+    `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32. It writes the words of the cluster and
+    the rest of their last tile, and nothing for ignored tokens. It sets the last number of `totals` to zero, as a
+    counter for the next kernel.
     """
     n_tokens, width = hidden.shape
     _logits[_slots(n_tokens, offsets, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
@@ -74,9 +74,9 @@ def grad_hidden(
     grad_logits: Tensor, weight: Tensor, table: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
     add: bool,
 ) -> None:  # fmt: skip
-    """Writes the gradient of h_w to `out` (T, D), zeros for tokens left out; or, if `add`, adds it to what is there.
+    """Writes the gradient of h_w to `out` (T, D), zeros for ignored tokens; adds it to `out` instead if `add`.
 
-    `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `weight` (V, D).
+    `grad_logits` (T, padded S), tokens sorted, zero after the cluster's words; `weight` (V, D).
     """
     n_tokens, width = out.shape
     constants = _constants(GRAD_HIDDEN, width)
@@ -91,11 +91,11 @@ def grad_weight(
     grad_logits: Tensor, hidden: Tensor, grad_cluster_logits: Tensor, table: Tensor, words: Tensor, offsets: Tensor,
     out: Tensor, out_bias: Tensor | None, out_cluster_bias: Tensor | None,
 ) -> None:  # fmt: skip
-    """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,): each row once, zeros too.
+    """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,), every row once, even if zero.
 
-    `grad_logits` (T, padded S), tokens in order, zero beyond the cluster's words; `hidden` (T, D).
-    Beside them, to spare a launch, the gradient of the cluster bias to `out_cluster_bias` (C,): `grad_cluster_logits`
-    (T, C), contiguous, summed over the tokens.
+    `grad_logits` (T, padded S), tokens sorted, zero after the cluster's words; `hidden` (T, D).
+    To save a launch, it also writes the gradient of the cluster bias to `out_cluster_bias` (C,): the sum of
+    `grad_cluster_logits` (T, C), contiguous, over the tokens.
     """
     (n_tokens, width), n_clusters = hidden.shape, offsets.shape[0] - 1
     constants = _constants(GRAD_WEIGHT, width)
@@ -111,7 +111,7 @@ def grad_weight(
 
 
 def _slots(n_tokens: int, offsets: Tensor, tiles: Tiles) -> int:
-    """The most slots there can be, the one after the last cluster, for tokens left out, included."""
+    """The most slots possible, including those of the ignored tokens, which follow the last cluster."""
     return n_tokens // tiles.tokens + offsets.shape[0]
 
 
@@ -120,7 +120,7 @@ def _clusters(offsets: Tensor) -> dict[str, int]:
 
 
 def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
-    """What a kernel is compiled with; rows narrower than a tile get a narrower one."""
+    """Compile-time constants of a kernel; for a small width the tile is narrower."""
     columns = max(16, min(tiles.columns, power_of_two(width)))
     return {
         "BLOCK_T": tiles.tokens, "BLOCK_W": tiles.words, "BLOCK_D": columns,
@@ -130,7 +130,7 @@ def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
 
 @triton.jit
 def _find_tile(table, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
-    """This program's cluster (C: the tokens left out), its first token and the end of the cluster's tokens."""
+    """This program's cluster (C for ignored tokens), its first token and the end of the cluster's tokens."""
     slot, starts = tl.program_id(0), table + 2 * n_tokens
     begun = 0
     for first in range(0, N_CLUSTERS + 1, BLOCK_C):
@@ -189,7 +189,7 @@ def _grad_hidden(
     cluster, first_token, end = _find_tile(table, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
     if first_token >= end:
         return
-    # Past the last cluster are the tokens left out: no words, hence zeros.
+    # Ignored tokens follow the last cluster: they have no words, and so get zeros.
     inside = cluster < N_CLUSTERS
     offset = tl.load(offsets + cluster)
     size = tl.load(offsets + cluster + 1, mask=inside, other=0) - offset
@@ -203,7 +203,7 @@ def _grad_hidden(
         j = first + tl.arange(0, BLOCK_W)
         word = tl.load(words + offset + j, mask=j < size, other=0)
         g = tl.load(grad_rows + j[None, :], mask=(i < end)[:, None], other=0.0)
-        # Rows beyond the cluster are masked, not only multiplied by zero: a weight that is not finite stays at home.
+        # Rows after the cluster's last are masked: zero gradients alone would not stop a NaN in another word's vector.
         w = tl.load(
             weight + word[:, None] * WEIGHT_STRIDE + d[None, :], mask=(j < size)[:, None] & (d < D)[None, :], other=0.0
         ).to(g.dtype)
@@ -224,8 +224,8 @@ def _grad_weight(
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
     N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """First those that take longest: programs that sum all tokens for the cluster bias; then some that share the
-    clusters with many tokens, a tile of words and of columns at a time; then one per tile of words of the others."""
+    """The longest programs come first: sums over all tokens for the cluster bias; then CROWDED programs that share the
+    clusters with many tokens, tile by tile; then one program per tile of words of the other clusters."""
     program, order, starts = tl.program_id(0), table, table + 2 * n_tokens
     if out_cluster_bias is not None:
         if program < SUM_TILES:
@@ -240,7 +240,7 @@ def _grad_weight(
             many = tl.load(starts + c + 1, mask=c < N_CLUSTERS, other=0) - begin > BLOCK_T
             up_to = tl.cumsum(many.to(tl.int32), 0)
             for item in range(program, tl.max(up_to, 0) * tiles, CROWDED):
-                # The clusters before the one with that number of crowded ones before it.
+                # The number of the cluster with item // tiles crowded clusters before it.
                 cluster = first + tl.sum((up_to <= item // tiles).to(tl.int32), 0)
                 tile = item % tiles
                 _crowded_tile(
@@ -278,7 +278,7 @@ def _crowded_tile(
     GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     COLUMN_TILES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A tile of words and a tile of columns, the one after the last being the bias; it walks the cluster's tokens."""
+    """A tile of words and columns, summed over the cluster's tokens; the column tile after the last is the bias."""
     order, starts = table, table + 2 * n_tokens
     offset = tl.load(offsets + cluster)
     size = (tl.load(offsets + cluster + 1) - offset).to(tl.int32)
@@ -309,7 +309,7 @@ def _crowded_tile(
 
 @triton.jit
 def _sum_columns(x, out, n_rows, n_columns, SUM_T: tl.constexpr, SUM_C: tl.constexpr):
-    """Sums SUM_C columns of x (rows, columns), contiguous: program 0 the first ones."""
+    """Sums SUM_C columns of x (rows, columns), contiguous; program 0 has the first ones."""
     c = tl.program_id(0) * SUM_C + tl.arange(0, SUM_C)
     sums = tl.zeros((SUM_T, SUM_C), tl.float32)
     for first in tl.range(0, n_rows, SUM_T, num_stages=4):

@@ -1,10 +1,10 @@
-"""What a search on a GPU is made of: logits of all words, the best of every cluster, the words of some.
+"""Kernels of the search on a GPU: logits of all words, the best word of every cluster, the words of some clusters.
 
-Every kernel is one launch and none waits for the host, which takes longer to ask than most of them to answer. A
-cluster's logits fit into the registers of one program: a cluster is read once and its softmax never leaves.
+Each function is one launch, and none synchronises, which would take longer than most of the kernels. A cluster's logits
+fit into the registers of one program, so they are read once and their softmax stays there.
 
-Shapes: T rows, D width, V words, C clusters, S most words in a cluster; Q questions of B rows, P pairs of a row and a
-cluster that each asks for.
+Shapes: T rows, D width, V words, C clusters, S most words in a cluster; Q questions of B rows (hypotheses) each, and P
+pairs of a hypothesis and a cluster per question.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from coterie.kernels.products import dense_rows
 from coterie.kernels.sizes import n_tiles, power_of_two
 
-LARGEST = 4096  # words of a cluster that fit, and clusters
-FEW_ROWS = 64  # whose product with all words is no more than a walk through the word matrix
-WORDS, COLUMNS = 64, 64  # a tile of that walk
-MANY = 128  # rows and words of a tile where there are more
-PROGRAMS, MOST_EACH = 4096, 16  # beyond so many programs, one takes several clusters: at most so many
+LARGEST = 4096  # the most words of a cluster, and the most clusters, that fit into registers
+FEW_ROWS = 64  # up to so many rows, the product with all words is limited by reading the word matrix
+WORDS, COLUMNS = 64, 64  # tile sizes for few rows
+MANY = 128  # rows and words of a tile for more rows
+PROGRAMS, MOST_EACH = 4096, 16  # with more programs than this, each takes several clusters, up to MOST_EACH
 
 
 def fits(capacity: int, n_clusters: int) -> bool:
-    """Whether C clusters of up to S words can be searched here."""
+    """Whether the kernels can search C clusters of up to S words."""
     return max(capacity, n_clusters) <= LARGEST
 
 
@@ -48,14 +48,14 @@ def logits_in_order(
 ) -> Tensor:  # fmt: skip
     """The logits of all words, in the partition's order: (T, D), (V, D) → (T, V) float32.
 
-    `log_cluster` (T, C), `bar` (T,): words of clusters that are below every row's bar are left out, and what is in
-    their place says nothing.
+    `log_cluster` (T, C), `bar` (T,): words whose cluster is below every row's bar are skipped; their values are
+    undefined.
     """
     hidden, weight = dense_rows(hidden), dense_rows(weight)
     (n_rows, width), n_words = hidden.shape, weight.shape[0]
     out = torch.empty(n_rows, n_words, dtype=torch.float32, device=hidden.device)
     if n_rows:
-        # Tiles of float32 that large do not fit into the memory of every GPU.
+        # Not in float32: such large tiles do not fit into the shared memory of every GPU.
         many = n_rows > FEW_ROWS and hidden.dtype != torch.float32
         tile = MANY if many else max(16, power_of_two(min(n_rows, FEW_ROWS)))
         block = MANY if many else WORDS
@@ -75,9 +75,8 @@ def peaks(
 ) -> Tensor:
     """log P(w|h) of the most probable word of every cluster: (T, C) float32.
 
-    `logits` (T, V) as `logits_in_order` gives them; `cluster_logits` (T, C), whatever their sum, with a bar log P(c|h).
-    -inf for a cluster that has no words, or is below its row's `bar` (T,). `score` (T,) is added; where it is -inf,
-    nobody is there.
+    `logits` (T, V) from `logits_in_order`; `cluster_logits` (T, C), which must be log P(c|h) if there is a bar.
+    -inf for a cluster that is empty or below its row's `bar` (T,). `score` (T,) is added; -inf marks an unused row.
     """
     cluster_logits = dense_rows(cluster_logits)
     n_rows, n_clusters = cluster_logits.shape
@@ -98,10 +97,10 @@ def members(
     logits: Tensor, cluster_logits: Tensor, pairs: Tensor, words: Tensor, offsets: Tensor, capacity: int,
     bar: Tensor | None, score: Tensor | None, n_hypotheses: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """log P(w|h), as in `peaks`, and the words of the clusters that each question asks for: both (Q, P · S).
+    """log P(w|h), as in `peaks`, and the words of the clusters that each question needs: both (Q, P · S).
 
-    `pairs` (Q, P): b · C + c for cluster c and hypothesis b, of which a question has B: its rows are q · B + b. The
-    words are numbers b · V + w. Beyond a cluster's last word: -inf, and any word.
+    `pairs` (Q, P): b · C + c for hypothesis b, whose row is q · B + b, and cluster c. Words are returned as b · V + w.
+    After a cluster's last word: -inf, and any word.
     """
     cluster_logits, pairs = dense_rows(cluster_logits), dense_rows(pairs)
     n_questions, n_pairs = pairs.shape
@@ -119,7 +118,7 @@ def members(
 
 
 def normalize(logits: Tensor, log_cluster: Tensor, words: Tensor, offsets: Tensor, capacity: int) -> Tensor:
-    """log P(w|h) of all words, by their numbers, (T, V), from `logits_in_order` (T, V) and `log_cluster` (T, C)."""
+    """log P(w|h) of all words in vocabulary order, (T, V), from `logits_in_order` (T, V) and `log_cluster` (T, C)."""
     n_rows, n_clusters = log_cluster.shape
     out = torch.empty_like(logits)
     if n_rows:
@@ -138,7 +137,7 @@ def _few_warps(block: int) -> int:
 
 @triton.jit
 def _clusters(logits, offsets, n_clusters, BLOCK_C: tl.constexpr):
-    """The logits of a row's clusters, -inf where they have no words, (BLOCK_C,), and log Z."""
+    """The logits of a row's clusters, -inf for empty ones, (BLOCK_C,), and log Z."""
     c = tl.arange(0, BLOCK_C)
     inside = c < n_clusters
     filled = tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
@@ -162,7 +161,7 @@ def _logits_in_order(
     n_rows, n_words, row_tiles,
     D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of rows and tile of words; those that share words run at the same time."""
+    """One program per tile of rows and tile of words; programs that share words are neighbours, for the cache."""
     i = (tl.program_id(0) % row_tiles) * BLOCK_T + tl.arange(0, BLOCK_T)
     j = (tl.program_id(0) // row_tiles) * BLOCK_W + tl.arange(0, BLOCK_W)
     there = (i < n_rows)[None, :] & (j < n_words)[:, None]
@@ -192,8 +191,8 @@ def _in_cluster(
     logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words,
     BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """The words of a cluster in a row: log P(w|c, h) (BLOCK_S,), log P(c|h) with its score, where they begin and how
-    many they are: none where the cluster is below the bar, or nobody is there."""
+    """One cluster in one row: log P(w|c, h) (BLOCK_S,), log P(c|h) plus score, the offset and the number of its words,
+    which is 0 if the cluster is below the bar or the row is unused."""
     offset = tl.load(offsets + cluster)
     size = tl.load(offsets + cluster + 1) - offset
     share = tl.load(cluster_logits + row * cluster_stride + cluster).to(tl.float32) - log_total
@@ -204,7 +203,7 @@ def _in_cluster(
         size = tl.where(own == -float("inf"), 0, size)
         share += own
     x = tl.load(logits + row * n_words + offset + j, mask=j < size, other=-float("inf"))
-    # Of nothing but -inf, nothing else is to be made.
+    # Without words, -inf minus -inf would be NaN.
     top = tl.where(size > 0, tl.max(x, 0), 0.0)
     total = tl.where(size > 0, tl.sum(tl.exp(x - top), 0), 1.0)
     return x - top - tl.log(total), tl.where(size > 0, share, 0.0), offset, size
@@ -212,7 +211,7 @@ def _in_cluster(
 
 @triton.jit
 def _norm(cluster_logits, bar, offsets, n_clusters, BLOCK_C: tl.constexpr):
-    """log Z of a row's clusters; with a bar, nothing: they stay exactly what was held against it before."""
+    """log Z of a row's clusters; 0 with a bar, which has to be compared with the same numbers to the last bit."""
     if bar is None:
         _x, log_total = _clusters(cluster_logits, offsets, n_clusters, BLOCK_C)
     else:
@@ -255,7 +254,7 @@ def _members(
     log_p, share, offset, size = _in_cluster(
         logits, cluster_logits, cluster_stride, bar, score, offsets, log_total, row, cluster, j, n_words, BLOCK_S
     )
-    # In this order no word is ever above its cluster, and so never above a bar that its cluster is below.
+    # Added in this order, rounding never puts a word above its cluster, nor above a bar that its cluster is below.
     at = (question * n_pairs + nth) * capacity + j
     tl.store(values + at, log_p + share, mask=j < capacity)
     word = tl.load(words + offset + j, mask=j < size, other=0)

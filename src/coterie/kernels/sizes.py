@@ -1,12 +1,11 @@
-"""How many tiles a grid has, and how large a block must be. Triton has both, for its compiler: from Python a call of
-those takes longer than some of the kernels do."""
+"""Sizes of grids and blocks. Triton has both functions, but calling its own from Python takes longer than a kernel."""
 
 
 def n_tiles(n: int, size: int) -> int:
-    """Tiles of a size that cover n."""
+    """The number of tiles of `size` that cover n."""
     return -(-n // size)
 
 
 def power_of_two(n: int) -> int:
-    """The least one that is no less than n."""
+    """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()

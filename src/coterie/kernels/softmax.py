@@ -1,4 +1,4 @@
-"""Both levels' softmax with what the batch comes to, and its gradient, a few tokens a program.
+"""The softmax of both levels with the loss of the batch, and its gradient; each program has a few tokens.
 
 `table` is that of `coterie.loss.grouping.Grouping`.
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from coterie.kernels.products import PADDING
 from coterie.kernels.sizes import n_tiles, power_of_two
 
-ROWS = 2  # tokens one program has
-BLOCK = 256  # logits of each that are in registers at a time
+ROWS = 2  # tokens per program
+BLOCK = 256  # logits of each token to hold in registers at a time
 NUM_WARPS = 2
-SUMMED = 1024  # tokens added up at a time
+SUMMED = 1024  # tokens to add up at a time
 
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # a maximum's start: finite, for -inf minus -inf is not a number
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # initial value of a maximum; finite, since -inf minus -inf is NaN
 
 
 def forward(
@@ -26,11 +26,11 @@ def forward(
     cluster_of: Tensor, offsets: Tensor, output: Tensor, even: Tensor, loss: Tensor, saved: Tensor,
     sums: Tensor, tally: Tensor,
 ) -> None:  # fmt: skip
-    """Writes log P of the targets and its mean over clusters and words, (T,) both, and the mean loss (); adds the batch
-    to the measures (3,) and to the tally (4,).
+    """Writes log P of the targets to `output` (T,), its mean over clusters and words to `even` (T,) and the mean loss
+    to `loss` (); adds the batch to `sums` (3,) and `tally` (4,).
 
-    `cluster_logits` (T, C) without `cluster_bias` and `prior` (C,); `logits` (T, padded S), tokens in order. `saved`
-    (4 T + 1): log Z of both levels, in order; log P(c|h) and log P(w|c, h); and a zero, to count programs.
+    `cluster_logits` (T, C) without `cluster_bias` and `prior` (C,); `logits` (T, padded S), tokens sorted. `saved`
+    (4 T + 1): log Z of both levels, sorted; log P(c|h) and log P(w|c, h); and a zero, to count programs.
     """
     n_tokens, n_clusters = cluster_logits.shape
     _forward[(n_tiles(n_tokens, ROWS),)](
@@ -46,10 +46,10 @@ def backward(
     cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, saved: Tensor,
     table: Tensor, cluster_of: Tensor, offsets: Tensor, out_cluster: Tensor, out_word: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the gradients of both levels' logits, from those of `forward`'s three results; None: zero.
+    """Writes the gradients of both levels' logits, given those of `forward`'s three results, None for zero.
 
-    `out_cluster` (T, C), zero for tokens left out and empty clusters; `out_word` (T, padded S), tokens in order, zero
-    from the cluster's last word to the end of its tile, and not written beyond.
+    `out_cluster` (T, C), zero for ignored tokens and empty clusters; `out_word` (T, padded S), tokens sorted, zero from
+    the cluster's last word to the end of its tile, and not written after that.
     """
     n_tokens, n_clusters = cluster_logits.shape
     _backward[(n_tiles(n_tokens, ROWS),)](
@@ -68,8 +68,8 @@ def _block(columns: int) -> int:
 
 @triton.jit
 def _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS: tl.constexpr, ROWS: tl.constexpr):
-    """For ROWS tokens: their places in order and in the batch, whether they are used, the target's cluster, how many
-    words it has, and which of them the target is."""
+    """For ROWS tokens: the indices in sorted order, whether they are in range, the indices in the batch, whether they
+    are used, the target's cluster, the number of its words, and the index of the target among them."""
     order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_CLUSTERS + 1
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = i < n_tokens
@@ -85,22 +85,22 @@ def _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS: tl.constexpr, ROWS: 
 
 @triton.jit
 def _filled(offsets, c, n_clusters):
-    """Whether clusters have words."""
+    """Whether clusters are not empty."""
     inside = c < n_clusters
     return tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
 
 
 @triton.jit
 def _load_words(at, j, size):
-    """Logits of words j (B,) where clusters have that many, -inf elsewhere: (R, B)."""
-    # Fours, which rows are padded to, are read or left whole: a mask at any width would make every load a single one.
+    """Logits of words j (B,), -inf after a cluster's last: (R, B)."""
+    # The mask is by groups of four, which rows are padded to: a mask by element would prevent vectorised loads.
     x = tl.load(at, mask=(j // 4 * 4)[None, :] < size[:, None], other=0.0)
     return tl.where(j[None, :] < size[:, None], x, float("-inf"))
 
 
 @triton.jit
-def _take_in(x, counts, high, total, plain):
-    """A block of logits (R, B) more: the highest, the sum of exp(x - highest) and the sum of x, (R,) each."""
+def _accumulate(x, counts, high, total, plain):
+    """Updates the maximum, the sum of exp(x - maximum) and the sum of x, (R,) each, with a block of logits (R, B)."""
     higher = tl.maximum(high, tl.max(x, 1))
     total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
     return higher, total, plain + tl.sum(tl.where(counts, x, 0.0), 1)
@@ -143,7 +143,7 @@ def _forward(
     for first in range(0, N_CLUSTERS, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
         x, counts, filled = _cluster_block(rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS)
-        high, total, plain = _take_in(x, counts, high, total, plain)
+        high, total, plain = _accumulate(x, counts, high, total, plain)
         n_filled += tl.sum(filled.to(tl.int32), 0)
     log_total = high + tl.log(tl.where(used, total, 1.0))
     own_logit = tl.load(rows + cluster, mask=used, other=0.0).to(tl.float32)
@@ -159,7 +159,7 @@ def _forward(
         j = first + tl.arange(0, BLOCK_S)
         counts = j[None, :] < size[:, None]
         x = _load_words(rows[:, None] + j[None, :], j, size)
-        high, total, plain = _take_in(x, counts, high, total, plain)
+        high, total, plain = _accumulate(x, counts, high, total, plain)
     log_total = high + tl.log(tl.where(used, total, 1.0))
     log_word = tl.load(rows + own, mask=used, other=0.0) - log_total
     mean += plain / tl.maximum(size, 1) - log_total
@@ -171,7 +171,7 @@ def _forward(
     tl.store(even + token, tl.where(used, mean, 0.0), mask=inside)
     tl.store(saved + 2 * n_tokens + token, log_cluster, mask=inside)
     tl.store(saved + 3 * n_tokens + token, log_word, mask=inside)
-    # The last program to come here finds all tokens done and adds them up, in their order: each run gives the same sum.
+    # The last program to get here finds all tokens done. It adds them up in a fixed order, for reproducible sums.
     tl.debug_barrier()
     done = tl.atomic_add(saved + 4 * n_tokens, 1.0, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
@@ -181,7 +181,7 @@ def _forward(
 
 @triton.jit
 def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr):
-    """Of log P(c|h) and log P(w|c, h), one behind the other: the mean loss; the measures and the tally with them."""
+    """Writes the mean loss from log P(c|h) and log P(w|c, h), concatenated; updates the sums and the tally."""
     cluster = tl.zeros((SUMMED,), tl.float32)
     word = tl.zeros((SUMMED,), tl.float32)
     for first in range(0, n_tokens, SUMMED):
@@ -192,7 +192,7 @@ def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr
     # A batch with nothing to predict has loss 0, not 0/0.
     mean = -(of_cluster + of_word) / tl.maximum(n, 1).to(tl.float32)
     tl.store(loss, mean)
-    # Written so that a NaN, which compares false, is not sound.
+    # In this form NaN, which compares false, counts as not finite.
     if tl.abs(mean) < float("inf"):
         tl.store(sums, tl.load(sums) + of_cluster.to(tl.float64))
         tl.store(sums + 1, tl.load(sums + 1) + of_word.to(tl.float64))
@@ -204,7 +204,7 @@ def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr
 
 @triton.jit
 def _gradient(pointer, token, used, STRIDE: tl.constexpr):
-    """A result's gradient for some tokens; no pointer: zero."""
+    """The gradient of a result for some tokens; zero without a pointer."""
     if pointer is None:
         gradient = tl.zeros(token.shape, tl.float32)
     else:
@@ -219,7 +219,7 @@ def _backward(
     OUTPUT_STRIDE: tl.constexpr, EVEN_STRIDE: tl.constexpr, N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Of a log-softmax: g at the target, g_mean / n everywhere, less (g + g_mean) times the probability."""
+    """The gradient of a log-softmax: g at the target, g_mean / n everywhere, minus (g + g_mean) · probability."""
     i, inside, token, used, cluster, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
     g = _gradient(grad_output, token, used, OUTPUT_STRIDE)
     if grad_loss is not None:
@@ -246,7 +246,7 @@ def _backward(
     even = g_mean / tl.maximum(size, 1)
     log_total = tl.load(saved + n_tokens + i, mask=used, other=0.0)
     rows = i.to(tl.int64) * STRIDE
-    # Products read whole tiles: up to the end of the last one there have to be zeros.
+    # Products read whole tiles, so there must be zeros up to the end of the last one.
     for first in range(0, (tl.max(size, 0) + TILE - 1) // TILE * TILE, BLOCK_S):
         j = first + tl.arange(0, BLOCK_S)
         counts = j[None, :] < size[:, None]

@@ -1,8 +1,9 @@
-"""What is remembered of each word, brought up to date in one launch.
+"""Updates the statistic of all words in a batch in one launch.
 
-Tokens of one word, a run, stand together in the grouping's order. A program has a chunk of tokens and the runs that
-start in it: a product with the matrix of who has the same word sums every run inside the chunk, and the last one, if it
-goes on, is followed to its end. Every row has one writer and every sum one order, so the result is the same every time.
+In the grouping's order, the tokens of a word are together, as a run. A program has a chunk of tokens, and the runs that
+start in it. A product with the matrix of which tokens have the same word sums the runs inside the chunk; if the last
+run goes on, the program follows it to its end. Each row is written by one program in a fixed order, so the result is
+reproducible.
 
 Shapes: T tokens, K values a row, V words, R tokens of a chunk.
 """
@@ -19,17 +20,17 @@ from coterie.kernels.sizes import n_tiles
 from coterie.loss.grouping import Grouping
 
 CHUNK = 32
-AHEAD = 512  # tokens looked at together for the end of a run that goes on
+AHEAD = 512  # tokens to search at a time for the end of a run that goes on
 BLOCK_K = 128
 
 
 def update(statistic: Statistic, sample: Tensor, grouping: Grouping, counts: Tensor, loss: Tensor) -> None:
-    """As `Statistic.update`: `sample` (T, K), `counts` (V,), `loss` ()."""
+    """The same as `Statistic.update`: `sample` (T, K), `counts` (V,), `loss` ()."""
     paper = statistic.smoothing == "paper"
     _update(statistic.total, statistic.weight, sample, grouping.table, counts, loss, paper)
 
 
-def _take_in(
+def _launch(
     total: Tensor, weight: Tensor, sample: Tensor, table: Tensor, counts: Tensor, loss: Tensor, paper: bool
 ) -> None:  # fmt: skip
     n_tokens, row = sample.shape
@@ -45,10 +46,10 @@ def _take_in(
 
 
 def _fake(*_: object) -> None:
-    """Nothing new comes of it."""
+    """The operator has no outputs."""
 
 
-_update = Operator("remember", _take_in, _fake, mutates_args=("total", "weight"))
+_update = Operator("remember", _launch, _fake, mutates_args=("total", "weight"))
 
 
 @triton.jit
@@ -59,7 +60,7 @@ def _remember(
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
-    # Written so that a NaN, which compares false, ends it.
+    # In this form NaN, which compares false, returns too.
     if not (tl.abs(tl.load(loss).to(tl.float32)) < float("inf")):
         return
     order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_STARTS
@@ -78,7 +79,7 @@ def _remember(
     sums = tl.dot(ones, x, input_precision="ieee")  # (R, BLOCK_K) of the run each token is in
     n = tl.sum(same.to(tl.int32), 1)
 
-    # A run that came in from the chunk before is not this program's.
+    # A run that starts in an earlier chunk belongs to that chunk's program.
     starts, goes_on = used & (here != before), here == beyond
     if tl.sum((starts & goes_on).to(tl.int32), 0) > 0:
         more, n_more = _follow(columns, inside, order, place, beyond, end, n_tokens, ROW_STRIDE, CHUNK, AHEAD, BLOCK_K)
@@ -90,7 +91,7 @@ def _remember(
     at = total + word[:, None] * ROW + k[None, :]
     old = tl.load(at, mask=starts[:, None] & inside, other=0.0)
     tl.store(at, old + share[:, None] * (sums / n[:, None] - old), mask=starts[:, None] & inside)
-    # `total` does not depend on `weight`: only one of a row's programs touches it.
+    # `total` does not depend on `weight`, so one of a row's programs can update it.
     if tl.program_id(1) == 0:
         old_weight = tl.load(weight + word, mask=starts, other=0.0)
         tl.store(weight + word, old_weight + share * (1 - old_weight), mask=starts)
@@ -101,8 +102,8 @@ def _follow(
     columns, inside, order, place, run, first, n_tokens,
     ROW_STRIDE: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The sum (BLOCK_K,) of the tokens of a run from the `first` on, and their number."""
-    # Its end is looked for before anything is added: the rows can then be fetched well ahead of the sum.
+    """The sum (BLOCK_K,) of the tokens of a run from `first` on, and their number."""
+    # Find the end before adding, so that rows can be prefetched for the sum.
     end, found = first, AHEAD
     while found == AHEAD:
         at = end + tl.arange(0, AHEAD)
@@ -119,10 +120,9 @@ def _follow(
 
 @triton.jit
 def _share(count, n, PAPER: tl.constexpr):
-    """1 - λⁿ, what a batch with n occurrences of a word counts for.
+    """1 - λⁿ, the weight of n occurrences of a word in a batch.
 
-    By doubling what remains to be learned, not by a power: 1 - λ is as small as 1e-6, and 1 - (1 - 1e-6)ⁿ would be
-    mostly rounding.
+    Repeatedly doubles n in 1 - λⁿ instead of taking a power: with 1 - λ = 1e-6, 1 - (1 - 1e-6)ⁿ is mostly rounding.
     """
     inverse = 1.0 / tl.maximum(count, 1).to(tl.float32)
     power = 1.0 - inverse if PAPER else inverse

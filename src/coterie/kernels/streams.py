@@ -1,8 +1,8 @@
-"""Small products beside large ones: a second stream, inside a CUDA graph.
+"""A second stream for small products, to run in parallel with large ones inside a CUDA graph.
 
-A product of the cluster level takes a few microseconds and leaves most of the GPU idle; in a graph it can run while a
-kernel of the word level does. Launched one by one, the host's work for a second stream would take longer than is won,
-so outside of a capture everything stays in one line.
+A product of the cluster level takes a few microseconds and leaves most of the GPU idle; in a graph it can run in
+parallel with a kernel of the word level. Outside of a capture, the host's work for a second stream would take longer
+than it saves, so everything stays on the current stream.
 """
 
 import torch
@@ -12,11 +12,10 @@ _streams: dict[int, torch.cuda.Stream] = {}
 
 
 class Beside:
-    """What is launched inside may run beside what is launched after it, until `join` is called: whatever reads its
-    results comes after that call.
+    """Kernels launched inside may run in parallel with those launched after, until `join`: read their results after it.
 
-    Memory allocated inside is safe to use after it: it is given to others only inside of a later block, which first
-    waits for all that went before.
+    Memory allocated inside can be used after the block: the allocator reuses it only inside a later block, which first
+    waits for all earlier work.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -40,6 +39,6 @@ class Beside:
             self.on_side.__exit__(*error)
 
     def join(self) -> None:
-        """Waits, on the device, for what was launched inside."""
+        """Makes the current stream wait for what was launched inside; the host does not wait."""
         if self.here is not None:
             self.here.wait_stream(self.side)

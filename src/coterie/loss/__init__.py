@@ -1,1 +1,1 @@
-"""One two-level loss, several ways; all compute the same function."""
+"""The two-level loss in three implementations that compute the same function."""

@@ -1,10 +1,10 @@
 """The two-level loss with ordinary PyTorch operations: one small product for each cluster that has tokens.
 
-Nothing is padded. Tokens lie in the grouping's order, so that those of a cluster are a slice; the rows of one cluster's
-words are fetched at a time, to memory that stays in the cache. While they are there, the forward also computes the
-gradients that a loss averaged over all tokens will ask for, so that no row is fetched twice: with gradients enabled a
-forward costs a forward and a backward. Any other gradient is computed in a pass of its own. How many tokens a cluster
-has depends on the data: to the compiler the loop is one opaque operator.
+Nothing is padded. In the grouping's order the tokens of a cluster are a slice. The loop gathers the word vectors of one
+cluster at a time into a buffer that stays in the cache. While they are there, the forward also computes the gradients
+of the mean loss, so that no row is gathered twice: with gradients enabled, a forward costs a forward and a backward.
+Any other gradient takes a second loop in the backward. Because the number of tokens in a cluster depends on the data,
+torch.compile sees the loop as one opaque operator.
 
 Shapes: T tokens, D width, V words, C clusters, N tokens of one cluster, S words of one cluster.
 """
@@ -29,16 +29,16 @@ from coterie.loss.levels import (
     refuse_second_derivatives,
 )
 
-# Fetching and writing a row takes as long as computing with it for this many tokens.
+# Reading and writing a row takes as long as computing with it for this many tokens.
 ROW_IN_TOKENS = 24
-# Below this many numbers to fetch, threads take longer to begin than to do it.
+# Below this many numbers to gather, starting threads takes longer than the work.
 FEW = 1 << 18
 
 Computed = tuple[Tensor, Tensor, Tensor]  # gradients of hidden (T, D), weight (V, D) and bias (V,; empty without one)
 
 
 def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: Grouping) -> tuple[LogProbs, Tensor]:
-    """As `reference.two_level`."""
+    """The same function as `reference.two_level`."""
     cluster_hidden, word_hidden, cluster_weight = project_few(hidden, vectors)
     index = grouping.order, grouping.place, grouping.starts, partition.words, partition.offsets
     operands = in_autocast(word_hidden), vectors.weight, vectors.bias, *index
@@ -53,23 +53,23 @@ def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: 
     return LogProbs(cluster, word, mean_cluster, mean_word), cluster_hidden
 
 
-# -- the pass over the clusters -----------------------------------------------------------------------------------
+# -- the loop over clusters ----------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
-    """One cluster at work."""
+    """One cluster in the loop."""
 
     cluster: int
     ids: Tensor  # (S,) its words
     own: Tensor  # (N, 1) the targets' columns
-    x: Tensor  # (N, D)
-    rows: Tensor  # (S, D)
+    x: Tensor  # (N, D) the hidden vectors of its tokens
+    rows: Tensor  # (S, D) the vectors of its words
     logits: Tensor  # (N, S), in float32 at least
-    scratch: Tensor  # (S, D)
+    scratch: Tensor  # (S, D) a buffer
 
 
 class Pass:
-    """A batch cut into clusters, all at once: cutting one slice from Python takes as long as a small product."""
+    """A loop over the clusters of a batch. It splits tensors at once: one slice takes as long as a small product."""
 
     def __init__(self, order: Tensor, place: Tensor, starts: Tensor, words: Tensor, offsets: Tensor) -> None:
         self.order, self.words = order, words
@@ -81,17 +81,17 @@ class Pass:
         self._own = self.by_token(columns[:, None])
 
     def by_token(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Cuts something of the tokens, in the grouping's order, (T, ...)."""
+        """Splits values of tokens, in the grouping's order, (T, ...), by cluster."""
         return torch.split(values[: self.n_used], self._counts)
 
     def by_word(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Cuts something of the words, in the partition's order, (V, ...)."""
+        """Splits values of words, in the partition's order, (V, ...), by cluster."""
         return torch.split(values, self._sizes)
 
     @torch.no_grad()
     def visit(self, work: Callable[[Part], None], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Calls `work` for every cluster that has tokens, on all cores; no two calls share a token or a word."""
-        exact = _exact(hidden)
+        """Calls `work` for each cluster that has tokens, on all cores; no two calls share a token or a word."""
+        exact = _sum_dtype(hidden)
         self.hidden = hidden.index_select(0, self.order)  # (T, D) in the grouping's order
         xs = self.by_token(self.hidden)
         biases = None if bias is None else self.by_word(bias[self.words].to(exact))
@@ -115,17 +115,17 @@ class Pass:
                         logits += biases[c]
                 work(Part(c, ids, self._own[c], x, rows, logits, scratch[:n_words]))
 
-        clusters = sorted(cost, key=lambda c: -cost[c])  # the longest first: no core is left with one at the end
+        clusters = sorted(cost, key=lambda c: -cost[c])  # the largest first, so that all cores finish together
         is_small = sum(sizes[c] for c in clusters) * hidden.shape[1] < FEW
         n_threads = 1 if is_small or hidden.device.type != "cpu" else torch.get_num_threads()
-        # A cluster with a large share of all the work is shared by the cores, the others are shared out among them.
+        # PyTorch spreads a product of a large cluster over the cores; the small clusters are distributed among them.
         large = sum(value * 2 * n_threads > sum(cost.values()) for value in cost.values())
         run(iter(clusters[:large]))
         spread(run, clusters[large:], n_threads)
 
 
 class Gradients:
-    """Where a pass writes `scale` times the gradients of hidden (T, D), weight (V, D) and bias (V,)."""
+    """Buffers for `scale` times the gradients of hidden (T, D), weight (V, D) and bias (V,)."""
 
     def __init__(self, over: Pass, hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
         self._pass, self._scale = over, scale
@@ -134,17 +134,17 @@ class Gradients:
         self._sparse = ByWord(over, weight) if ByWord.pays(over, hidden, weight) else None
         self._kept = None if self._sparse is None else self._sparse.parts
         if self._sparse is None:
-            # Zeros only where no cluster with tokens will write: writing all twice takes as long as computing it.
+            # Zero only the rows that the loop will not write: zeroing all would take as long as the loop.
             idle = (over.counts == 0).repeat_interleave(over.sizes)  # (V,) in the partition's order
             self._rows.index_fill_(0, over.words[idle], 0)
-        self._hidden = hidden.new_empty(hidden.shape)  # in the grouping's order, as the bias is in the partition's
+        self._hidden = hidden.new_empty(hidden.shape)  # in the grouping's order; the bias is in the partition's
         self._hidden[over.n_used :] = 0
         self._hiddens = over.by_token(self._hidden)
-        self._bias = None if bias is None else bias.new_zeros(bias.shape, dtype=_exact(bias))
+        self._bias = None if bias is None else bias.new_zeros(bias.shape, dtype=_sum_dtype(bias))
         self._biases = None if self._bias is None else over.by_word(self._bias)
 
     def write(self, part: Part, logits: Tensor) -> None:
-        """Those of one cluster, from those of its logits (N, S)."""
+        """Writes the gradients of one cluster, given those of its logits (N, S)."""
         if self._biases is not None:
             torch.sum(logits, 0, dtype=self._biases[0].dtype, out=self._biases[part.cluster])
         logits = logits.to(part.x.dtype)
@@ -157,7 +157,7 @@ class Gradients:
         self._rows.index_copy_(0, part.ids, _wide(weight.to(self._weight.dtype)))
 
     def finish(self, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of hidden, weight and bias (empty without one), each in its own order and dtype."""
+        """The gradients of hidden, weight and bias (empty without one), in the order and dtype of their tensors."""
         if self._sparse is not None:
             self._sparse.multiply(self._pass.hidden, self._scale, self._weight)
         hidden = torch.empty_like(self._hidden).index_copy_(0, self._pass.order, self._hidden)
@@ -167,12 +167,12 @@ class Gradients:
         return hidden, self._weight, torch.empty_like(by_place).index_copy_(0, self._pass.words, by_place)
 
 
-def _exact(values: Tensor) -> torch.dtype:
+def _sum_dtype(values: Tensor) -> torch.dtype:
     return torch.promote_types(values.dtype, torch.float32)
 
 
 def _wide(rows: Tensor) -> Tensor:
-    """The same memory as fewer, larger numbers: rows are copied number by number."""
+    """A view of rows as fewer, larger numbers, because index_copy_ copies number by number."""
     fits = rows.device.type == "cpu" and rows.shape[1] * rows.itemsize % 16 == 0
     return rows.view(torch.complex128) if fits and rows.is_contiguous() else rows
 
@@ -193,7 +193,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Computed | None]:
     """log P(target) and the mean of log P over the words of its cluster, each (T,).
 
-    If asked to look ahead, also the gradients of the negative mean of log P(target).
+    With `ahead`, also the gradients of the mean loss, -log P(target) averaged over the tokens.
     """
     over = Pass(order, place, starts, words, offsets)
     gradients = Gradients(over, hidden, weight, bias, 1 / max(over.n_used, 1)) if ahead else None
@@ -205,7 +205,7 @@ def _forward(
         torch.gather(log_p, 1, part.own, out=log_probs[part.cluster])
         torch.sum(log_p, 1, keepdim=True, out=totals[part.cluster])
         if gradients is not None:
-            # Of the negative sum: the probability, less 1 at the target.
+            # The gradient of -log P is the probability, minus 1 at the target.
             gradients.write(part, log_p.exp_().scatter_add_(1, part.own, minus_ones[part.cluster]))
 
     over.visit(work, hidden, weight, bias)
@@ -233,7 +233,7 @@ def _backward(
     words: Tensor,
     offsets: Tensor,
 ) -> Computed:
-    """The gradients, from those of both results."""
+    """The gradients, given those of both results."""
     over = Pass(order, place, starts, words, offsets)
     gradients = Gradients(over, hidden, weight, bias)
     zero = _results(hidden)[0].zero_()
@@ -250,11 +250,11 @@ def _backward(
 
 
 class _Eager(torch.autograd.Function):
-    """The loop called directly: gradients computed ahead are handed over without a copy."""
+    """The loop as an autograd function, which returns gradients computed ahead without a copy."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *index: Tensor) -> tuple[Tensor, Tensor]:
-        # In float16, gradients of a mean are too small to be computed before the loss is scaled.
+        # In float16, gradients of a mean would underflow before the loss is scaled.
         wanted = any(ctx.needs_input_grad) and hidden.dtype != torch.float16
         order, place, starts, words, offsets = index
         log_prob, mean, ctx.ahead = _forward(hidden, weight, bias, order, place, starts, words, offsets, wanted)
@@ -265,7 +265,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_mean: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        # Given away once: a second backward through the same graph must not meet what became somebody's `.grad`.
+        # Returned only once: after the first backward, a parameter's `.grad` may own this memory.
         gradients, ctx.ahead = ctx.ahead, None
         _, _, bias, order, _, starts, *_ = ctx.saved_tensors
         factor = None if gradients is None else _factor(grad, grad_mean, order, starts)
@@ -278,7 +278,7 @@ class _Eager(torch.autograd.Function):
 
 
 def _factor(grad: Tensor | None, grad_mean: Tensor | None, order: Tensor, starts: Tensor) -> float | None:
-    """What the gradients computed ahead are to be multiplied by; None: other ones are asked for."""
+    """The factor from the gradients computed ahead to those that are needed; None if no factor gives them."""
     n_used = int(starts[-1])
     if n_used == 0 or grad is None or (grad_mean is not None and bool(grad_mean.any())):
         return None
@@ -286,7 +286,7 @@ def _factor(grad: Tensor | None, grad_mean: Tensor | None, order: Tensor, starts
     if bool((asked != asked[0]).any()):
         return None
     factor = float(asked[0]) * -n_used
-    # -1/n times n is 1 but for rounding: not worth going over all gradients again.
+    # -1/n times -n is 1 except for rounding, which is not worth another pass over all gradients.
     return 1.0 if abs(factor - 1) < 1e-6 and grad.dtype == torch.float32 else factor
 
 

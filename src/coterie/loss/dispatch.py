@@ -1,4 +1,4 @@
-"""How a training step is computed: the same function, three ways.
+"""Chooses the implementation of a training step; all three compute the same function.
 
 `reference` is obvious and slow, `torch` uses ordinary PyTorch operations, `triton` fused kernels on a GPU.
 
@@ -23,31 +23,31 @@ from coterie.metrics import summarize
 Backend = Literal["auto", "reference", "torch", "triton"]
 BACKENDS = ("auto", "reference", "torch", "triton")
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-# Kernels then run on a CPU, slowly.
+# Triton's interpreter runs the kernels on a CPU, slowly, for tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes")
 
 
 class Books(NamedTuple):
-    """Where a batch is entered."""
+    """The running sums and counts that a batch is added to."""
 
     sums: Tensor  # (3,) as in `Meter`
     tally: Tensor  # (4,) as in `Tally`
     ignore_index: int
-    look: Callable[[], None] | None = None  # raises if the tally says that targets were bad
+    look: Callable[[], None] | None = None  # raises if the tally counts bad targets
 
 
 class Batch(NamedTuple):
-    """What comes of a batch."""
+    """The results of a batch."""
 
-    output: Tensor  # (T,) log P(target); 0 for a token left out
-    even: Tensor  # (T,) the mean of log P(c|h) over filled clusters and that of log P(w|c, h) over the cluster's words
-    loss: Tensor  # () the mean of -output over the tokens that are used
+    output: Tensor  # (T,) log P(target); 0 for an ignored token
+    even: Tensor  # (T,) the mean of log P(c|h) over filled clusters plus that of log P(w|c, h) over the cluster's words
+    loss: Tensor  # () the mean of -output over the tokens that are not ignored
     grouping: Grouping
-    cluster_hidden: Tensor  # (T, D) what the cluster level sees
+    cluster_hidden: Tensor  # (T, D) h_c, or h if the projection is linear
 
 
 class Ways(NamedTuple):
-    """What a step consists of. `compute`: hidden (T, D), targets (T,) → its batch, entered in the books."""
+    """One implementation of a step: `compute` hidden (T, D) and targets (T,) to a `Batch`, then `remember` it."""
 
     compute: Callable[[Tensor, Vectors, Tensor, Partition, Books], Batch]
     remember: Callable[[Statistic, Tensor, Grouping, Tensor, Tensor], None]
@@ -57,9 +57,9 @@ _kernels: Ways | None = None
 
 
 def choose(backend: Backend, hidden: Tensor) -> Ways:
-    """The ways to use for hidden vectors on this device and in this dtype."""
+    """The implementation to use for hidden vectors of this device and dtype."""
     if backend == "auto":
-        # Kernels compute in float32 at most.
+        # The kernels have no float64.
         backend = "triton" if HAS_TRITON and hidden.is_cuda and hidden.dtype != torch.float64 else "torch"
     if backend == "triton":
         if not (hidden.is_cuda or INTERPRETED):
@@ -69,9 +69,9 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
 
 
 def by_triton() -> Ways:
-    """The kernels; imported when they are first used, for a layer on a CPU does without triton."""
+    """The kernels, imported at their first use: a layer on a CPU has no need of triton."""
     global _kernels
-    if _kernels is None:  # an import takes the host longer, each time, than it looks
+    if _kernels is None:  # cached: even a repeated import costs host time in every step
         from coterie.kernels import statistic
         from coterie.loss import triton
 
@@ -80,7 +80,7 @@ def by_triton() -> Ways:
 
 
 def by_reference(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books) -> Batch:
-    """A batch, written so that one look tells it is right."""
+    """A batch by the reference, O(T · V)."""
     return _compute(reference.two_level, hidden, vectors, target, partition, books)
 
 
@@ -104,6 +104,6 @@ def _compute(
 
 
 def in_backward() -> bool:
-    """Whether what is computed now is part of a backward, as with activation checkpointing."""
-    # PyTorch has no public way to ask; torch.utils.checkpoint itself asks this one.
+    """Whether the current code runs inside a backward, as with activation checkpointing."""
+    # There is no public function for this; torch.utils.checkpoint itself calls this one.
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -1,4 +1,4 @@
-"""What the two levels see of a hidden vector, what every backend returns, and the cluster level in ordinary PyTorch.
+"""Projections, the cluster level, and the types that all backends share.
 
 Shapes: T tokens, D width, V words, C clusters.
 """
@@ -16,25 +16,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": to
 
 
 class Vectors(NamedTuple):
-    """What a layer has learned, and holds against hidden vectors."""
+    """The parameters of a layer, and its prior."""
 
-    projection: Tensor | None  # (2D, D) maps h to h_c and to h_w; None: both levels see h
-    activation: str | None  # what follows the maps
+    projection: Tensor | None  # (2D, D) maps h to h_c and to h_w; None: both are h
+    activation: str | None  # applied after the projection
     cluster_weight: Tensor  # (C, D)
     cluster_bias: Tensor | None  # (C,)
-    prior: Tensor | None  # (C,) beside it, in float32: what the counts of a cluster's words say
+    prior: Tensor | None  # (C,) float32, added to the bias: see `Prior`
     weight: Tensor  # (V, D)
     bias: Tensor | None  # (V,)
 
     def cluster_shift(self) -> Tensor | None:
-        """What the clusters' logits begin with, (C,): what was learned and what was counted."""
+        """The total bias of the clusters, (C,): the learned bias plus the prior."""
         if self.cluster_bias is None or self.prior is None:
             return self.cluster_bias
         return self.cluster_bias + self.prior.to(self.cluster_bias.dtype)
 
 
 class LogProbs(NamedTuple):
-    """Both levels, for every token; a token left out has 0 everywhere. All (T,)."""
+    """log-probabilities at both levels, each (T,); 0 for an ignored token."""
 
     cluster: Tensor  # log P(c|h) of the target's cluster
     word: Tensor  # log P(w|c, h) of the target
@@ -46,16 +46,16 @@ class LogProbs(NamedTuple):
 
 
 def project(hidden: Tensor, vectors: Vectors) -> tuple[Tensor, Tensor]:
-    """h_c and h_w, what each level sees of h: (T, D) → (T, D) both."""
+    """h_c and h_w, the inputs of the two levels: (T, D) → (T, D) both."""
     if vectors.projection is None:
         return hidden, hidden
-    # Not two slices: the gradient of each would be as large as both, nearly all zeros, and the two be added.
+    # split, not two slices: in the backward each slice would make a gradient of full size, and autograd add the two.
     cluster_hidden, word_hidden = side_by_side(hidden, vectors).split(hidden.shape[1], 1)
     return cluster_hidden, word_hidden
 
 
 def side_by_side(hidden: Tensor, vectors: Vectors) -> Tensor:
-    """h_c and h_w in one tensor, (T, D) → (T, 2D); h itself, (T, D), without projections."""
+    """h_c and h_w in one tensor, (T, D) → (T, 2D); without projection h itself, (T, D)."""
     if vectors.projection is None:
         return hidden
     both = F.linear(hidden, vectors.projection)
@@ -63,8 +63,7 @@ def side_by_side(hidden: Tensor, vectors: Vectors) -> Tensor:
 
 
 def project_few(hidden: Tensor, vectors: Vectors) -> tuple[Tensor, Tensor, Tensor]:
-    """h_c and h_w, (T, D) both, and the cluster vectors (C, D) to hold h_c against; or, where that is less work, h
-    itself in place of h_c, and vectors to match."""
+    """h_c, h_w (T, D) and cluster vectors (C, D); or, if it is less work, h in place of h_c and `folded` vectors."""
     if (
         vectors.projection is None
         or vectors.activation is not None
@@ -75,8 +74,7 @@ def project_few(hidden: Tensor, vectors: Vectors) -> tuple[Tensor, Tensor, Tenso
 
 
 def folded(hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h, h_w, (T, D) both, and U_c W_c (C, D): a linear map of many tokens is a map of the few cluster vectors just as
-    well, for h_c · U_c = h · (U_c W_c)."""
+    """h, h_w (T, D) and U_c W_c (C, D): as h_c · U_c = h · (U_c W_c), it projects clusters instead of tokens."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(hidden.device.type):
         return _fold(hidden, projection, cluster_weight)
     levels: tuple[Tensor, Tensor, Tensor] = _Folded.apply(  # type: ignore[no-untyped-call]
@@ -91,7 +89,7 @@ def _fold(hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[T
 
 
 class _Folded(torch.autograd.Function):
-    """`_fold`, whose gradients are sums and halves of one tensor: products write them there, and nothing is copied."""
+    """`_fold` with a backward whose products write to their place in the gradients; autograd would copy them there."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,7 +104,7 @@ class _Folded(torch.autograd.Function):
         to_cluster, to_word = projection.chunk(2)
         of_hidden = of_projection = of_clusters = None
         if ctx.needs_input_grad[0]:
-            of_hidden = grad_hidden.addmm_(grad_word_hidden, to_word)  # nobody else has it
+            of_hidden = grad_hidden.addmm_(grad_word_hidden, to_word)  # in-place: no one else uses this gradient
         if ctx.needs_input_grad[1]:
             of_projection = torch.empty_like(projection)
             to_cluster_grad, to_word_grad = of_projection.chunk(2)
@@ -119,7 +117,7 @@ class _Folded(torch.autograd.Function):
 
 @torch.no_grad()
 def cluster_vectors(vectors: Vectors) -> tuple[Tensor, Tensor | None]:
-    """The cluster vectors (C, D) and biases (C,) as they are held against what is remembered of h."""
+    """The cluster vectors (C, D) and biases (C,) that go with the hidden vectors that the statistic averages."""
     shift = vectors.cluster_shift()
     if vectors.projection is None or vectors.activation is not None:
         return vectors.cluster_weight, shift
@@ -132,7 +130,7 @@ def cluster_vectors(vectors: Vectors) -> tuple[Tensor, Tensor | None]:
 
 
 def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(T, D), (C, D), (C,) → (T, C), in float32 at least."""
+    """The clusters' logits: (T, D), (C, D), (C,) → (T, C), in float32 at least."""
     logits = F.linear(hidden, weight, bias)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -140,7 +138,7 @@ def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 def cluster_log_softmax(logits: Tensor, sizes: Tensor) -> Tensor:
     """log P(c|h), -inf for empty clusters: (T, C) → (T, C). `sizes` (C,): the number of words of each.
 
-    An empty cluster has no word to give its mass to: left in, the words' probabilities would not sum to one.
+    An empty cluster must have probability 0, or the words' probabilities would not sum to one.
     """
     return logits.masked_fill(sizes == 0, -torch.inf).log_softmax(-1)
 
@@ -156,11 +154,11 @@ def cluster_level(logits: Tensor, target: Tensor, partition: Partition) -> tuple
     return torch.where(target >= 0, own, 0.0), torch.where(target >= 0, mean, 0.0)
 
 
-# -- what backends share ------------------------------------------------------------------------------------------
+# -- helpers of the backends ---------------------------------------------------------------------------------------
 
 
 def in_autocast(hidden: Tensor) -> Tensor:
-    """The hidden vectors in autocast's dtype where it is on: operators of our own are not cast by themselves."""
+    """The hidden vectors in autocast's dtype if it is on: autocast does not cast the inputs of our own operators."""
     device = hidden.device.type
     if hidden.dtype == torch.float64 or not torch.is_autocast_enabled(device):
         return hidden
@@ -168,6 +166,6 @@ def in_autocast(hidden: Tensor) -> Tensor:
 
 
 def refuse_second_derivatives() -> None:
-    """Raises in a backward that is itself to be differentiated: gradients that were computed by hand are constants."""
+    """Raises in a backward with create_graph=True: autograd cannot differentiate gradients computed by hand."""
     if torch.is_grad_enabled():
         raise RuntimeError('second derivatives (create_graph=True) need backend="reference"')

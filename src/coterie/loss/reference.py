@@ -1,4 +1,4 @@
-"""The two-level loss, written so that one look tells it is right: O(T · V).
+"""The two-level loss in its most obvious form, O(T · V), to check the others against.
 
 Shapes: T tokens, D width, V words, C clusters.
 """
@@ -18,7 +18,7 @@ def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: 
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if vectors.bias is not None:
         logits = logits + vectors.bias
-    target = grouping.word  # (T,) -1: left out
+    target = grouping.word  # (T,) -1: ignored
     word = target.clamp(min=0)
     cluster_of = partition.cluster_of  # (V,)
     together = cluster_of == cluster_of[word][:, None]  # (T, V): in the target's cluster

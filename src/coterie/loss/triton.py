@@ -1,8 +1,8 @@
-"""The two-level loss with Triton kernels: the cluster level's products by cuBLAS, the word level's over gathered rows.
+"""The two-level loss with Triton kernels: cuBLAS multiplies the cluster level, the kernels the word level.
 
-Nothing waits for the device, launches depend on shapes alone, and no sum depends on the order in which programs
-finish, so a step can be captured in a CUDA graph and two runs agree to the last bit. Launching a kernel takes the host
-longer than most of them take the GPU, so a batch is one autograd node of few launches, projections included.
+Nothing synchronises, launches depend on shapes alone, and no sum depends on the order in which programs finish, so a
+step can be captured in a CUDA graph, and two runs agree to the last bit. Because the host takes longer to launch most
+kernels than the GPU to run them, a batch is one autograd node of few launches, projections included.
 
 Shapes: T tokens, D width, V words, C clusters, S most words in a cluster.
 """
@@ -21,13 +21,13 @@ from coterie.loss.dispatch import Batch, Books
 from coterie.loss.levels import Vectors, folded, in_autocast, project, refuse_second_derivatives, side_by_side
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Numbers of a batch of hidden vectors from which on it pays to map the clusters instead of the tokens: before, four
-# small products and their launches take as long as the large one.
+# From this many numbers in the hidden vectors on, projecting the cluster vectors instead of the tokens is faster:
+# below, its four small products and their launches take as long as one large product.
 LARGE = 2**23
 
 
 class Fixed(NamedTuple):
-    """What a batch reads and writes that no gradient reaches."""
+    """The tensors that a batch reads or writes and that have no gradient."""
 
     prior: Tensor | None  # (C,) as in `Vectors`
     table: Tensor  # (3 T + C + 1,) as in `Grouping`
@@ -40,15 +40,15 @@ class Fixed(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the backward needs of the forward."""
+    """What the forward saves for the backward."""
 
-    cluster_logits: Tensor  # (T, C) in the products' dtype, without what is added to them
-    logits: Tensor  # (T, padded S) float32, tokens in order
+    cluster_logits: Tensor  # (T, C) in the products' dtype, without the biases
+    logits: Tensor  # (T, padded S) float32, tokens sorted
     totals: Tensor  # (4 T + 1,) float32: see `kernels.softmax.forward`
 
 
 def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books) -> Batch:
-    """As `dispatch.by_reference`; products in the dtype of the hidden vectors, or in autocast's, sums in float32."""
+    """The same as `dispatch.by_reference`; products in the dtype of `hidden` or of autocast, sums in float32."""
     hidden = in_autocast(hidden)
     if hidden.dtype not in DTYPES:
         raise TypeError(
@@ -87,7 +87,7 @@ def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partiti
 
 
 class _Step(torch.autograd.Function):
-    """A batch, called directly."""
+    """A batch as one autograd node."""
 
     @staticmethod
     def forward(
@@ -101,8 +101,9 @@ class _Step(torch.autograd.Function):
         fixed: Fixed,
         grouped: Beside,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden vectors (T, D), with an activation h_c and h_w side by side (T, 2D) → log P(target) (T,), the mean of
-        both levels' log P (T,), the loss ()."""
+        """log P(target) (T,), the mean log P of both levels (T,) and the loss (), as in `Batch`.
+
+        `hidden`: h (T, D), or, with an activation, h_c and h_w side by side (T, 2D)."""
         dtype, width = hidden.dtype, weight.shape[1]
         maps = None if projection is None else projection.to(dtype)
         vectors = cluster_weight.to(dtype)
@@ -118,10 +119,10 @@ class _Step(torch.autograd.Function):
         sides = (hidden, both) if folds else _halves(both, width)
         grouped.join()
         output, even, loss, saved = _forward(*sides, vectors, cluster_bias, weight, bias, fixed)
-        # Whoever changes one of these before the backward is to be told. The rest is nobody else's.
+        # Saved so that autograd notices in-place changes before the backward. No one else can change the rest.
         ctx.save_for_backward(hidden, projection, cluster_weight, cluster_bias, weight, bias, *fixed[:5])
         ctx.own = folds, maps, both, sides, vectors, saved, fixed
-        ctx.set_materialize_grads(False)  # a result that is not used has gradient None: nothing to fill or read
+        ctx.set_materialize_grads(False)  # an unused output then has gradient None instead of zeros
         return output, even, loss
 
     @staticmethod
@@ -157,7 +158,7 @@ class _Step(torch.autograd.Function):
 
 
 def _halves(both: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """h_c and h_w of both side by side (T, 2D), or one vector (T, D) for both."""
+    """Splits (T, 2D) into h_c and h_w; (T, D) is both of them."""
     if both.shape[1] == width:
         return both, both
     cluster_hidden, word_hidden = both.split(width, 1)
@@ -173,9 +174,9 @@ def _forward(
     bias: Tensor | None,
     fixed: Fixed,
 ) -> tuple[Tensor, Tensor, Tensor, Saved]:
-    """log P(target) (T,), the mean of both levels' log P (T,), the loss () and what the backward needs.
+    """log P(target) (T,), the mean log P of both levels (T,), the loss () and what the backward needs.
 
-    `cluster_weight` (C, D) in the dtype of the hidden vectors (T, D); the batch is entered in sums and tally.
+    `cluster_weight` (C, D) in the dtype of the hidden vectors (T, D); adds the batch to `fixed.sums` and `fixed.tally`.
     """
     prior, table, cluster_of, words, offsets, capacity, sums, tally = fixed
     n_tokens, device = word_hidden.shape[0], weight.device
@@ -192,7 +193,7 @@ def _forward(
         return output, even, loss, saved
     with torch.cuda.device_of(weight):
         with Beside(word_hidden) as beside:
-            # Written with `out=`, which autocast leaves alone: the operands have their dtype.
+            # With `out=`, because autocast does not change it: the operands already have the right dtype.
             torch.mm(cluster_hidden, cluster_weight.T, out=saved.cluster_logits)
         products.logits(
             word_hidden, products.dense_rows(weight), bias, table, words, offsets, saved.logits, saved.totals
@@ -216,10 +217,10 @@ def _backward(
     fixed: Fixed,
     out: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Gradients of `cluster_weight`, `cluster_bias`, `weight` and `bias`; those of h_c and h_w are written to `out`.
+    """Gradients of `cluster_weight`, `cluster_bias`, `weight` and `bias`; writes those of h_c and h_w to `out`.
 
-    `grads`: of `_forward`'s first three results; None: zero. `sides`: h_c and h_w (T, D); one tensor for both has one
-    gradient.
+    `grads`: those of `_forward`'s first three results, None for zero. `sides`: h_c and h_w (T, D); if they are one
+    tensor, so are their gradients.
     """
     prior, table, cluster_of, words, offsets, *_ = fixed
     (cluster_hidden, word_hidden), (grad_cluster_hidden, grad_word_hidden) = sides, out
@@ -245,7 +246,7 @@ def _backward(
             grad_logits, word_hidden, grad_cluster_logits, table, words, offsets,
             grad_weight, grad_bias, grad_cluster_bias,
         )  # fmt: skip
-        # One vector for both levels: its two gradients add up.
+        # If both levels have the same input, its two gradients are added.
         add = grad_word_hidden is grad_cluster_hidden
         if add:
             beside.join()
@@ -254,7 +255,7 @@ def _backward(
     return grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias
 
 
-# -- for the compiler ---------------------------------------------------------------------------------------------
+# -- for torch.compile ---------------------------------------------------------------------------------------------
 
 
 def _levels_forward(
@@ -271,7 +272,7 @@ def _levels_forward(
     offsets: Tensor,
     capacity: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `_forward`, without a change of anything given: what to add to sums and tally is returned."""
+    """The same as `_forward`, but functional: returns what to add to sums and tally."""
     cluster_hidden, word_hidden = products.dense_rows(cluster_hidden), products.dense_rows(word_hidden)
     sums, tally = table.new_zeros(3, dtype=torch.float64), table.new_zeros(4)
     fixed = Fixed(prior, table, cluster_of, words, offsets, capacity, sums, tally)
@@ -310,10 +311,10 @@ def _levels_backward(
     words: Tensor,
     offsets: Tensor,
 ) -> list[Tensor]:
-    """Gradients of both hidden, cluster_weight, cluster_bias, weight and bias; empty where there is none."""
+    """Gradients of h_c, h_w, cluster_weight, cluster_bias, weight and bias; an empty tensor for a missing bias."""
     cluster_hidden, word_hidden = products.dense_rows(cluster_hidden), products.dense_rows(word_hidden)
     grad_hiddens = cluster_hidden.new_empty(cluster_hidden.shape), word_hidden.new_empty(word_hidden.shape)
-    fixed = Fixed(prior, table, cluster_of, words, offsets, 0, totals, table)  # its last three are the forward's alone
+    fixed = Fixed(prior, table, cluster_of, words, offsets, 0, totals, table)  # only the forward uses the last three
     grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = _backward(
         (grad_output, grad_even, grad_loss), Saved(cluster_logits, logits, totals), (cluster_hidden, word_hidden),
         cluster_weight.to(word_hidden.dtype), cluster_bias, weight, bias, fixed, grad_hiddens,

@@ -1,1 +1,1 @@
-"""Exact top-k, beams and draws from a trained layer."""
+"""Exact top-k, beam-search steps and samples from a trained layer."""

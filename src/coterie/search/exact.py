@@ -1,16 +1,16 @@
-"""Exact answers without computing all V words: the k best of a row, or of several hypotheses together.
+"""Exact search without computing all V words: the k best words of a row, or the k best extensions of a beam.
 
-A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So clusters are opened in descending P(c|h), and a row
-is finished once its k-th best word beats the next cluster. Of several hypotheses, as a beam search has them, only the k
-best extensions of all together are wanted: a cluster is asked for by a hypothesis, and counts as much as P(c|h) times
-the hypothesis's own probability. A flat distribution would open nearly all clusters, slower than one large product:
-after a small share of what that would cost, what is not yet finished is answered densely, unless the clusters still in
-question are certain to cost less.
+A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So the search opens clusters (computes their words) in
+descending P(c|h), and is done with a row once its k-th best word is more probable than the next cluster. A beam search
+wants the k best extensions of several hypotheses together: then the bound of a hypothesis and a cluster is P(c|h) times
+the probability of the hypothesis. A flat distribution would need nearly all clusters, which is slower than one large
+product. Therefore, after a trial at a small share of the dense cost, rows that are not done are computed densely,
+unless their remaining clusters are certain to cost less.
 
 Costs are counted in products of one hidden vector with one word vector.
 
-Shapes: T questions, B hypotheses of each (1: rows), D width, V words, C clusters, S words of a cluster, k answers,
-P pairs of a hypothesis and a cluster to open. A pair is a number b · C + c, an extension a number b · V + w.
+Shapes: T questions, B hypotheses of each (1 in `topk`), D width, V words, C clusters, S words of a cluster, k results,
+P pairs of a hypothesis and a cluster to open. A pair is the number b · C + c, an extension the number b · V + w.
 """
 
 import bisect
@@ -23,46 +23,46 @@ from torch import Tensor
 
 from coterie.search.words import ASKING, MANY_ROWS, Words, on_gpu
 
-# What fetching a word's vector costs: by its number, and one after the other in one large product.
+# The cost of reading a word's vector: gathered by index, or streamed in one large product.
 FETCH, STREAM = 20, 5
-# So few words are all computed before a search has begun; of many rows, four times as many.
+# Below this many words a dense product takes less time than starting a search; four times as many for many rows.
 SMALL = 1 << 15
-# The share of the dense cost that may be spent before it is known whether searching costs less.
+# The share of the dense cost to spend before it is known whether searching costs less.
 TRIAL = 0.15
-# Rows in which, after this many clusters, half of the vocabulary is still in question are flat: no more is tried.
+# If half of the vocabulary is still in question after this many clusters, the row is flat and computed densely.
 FIRST_LOOK = 3
-# For one row, clusters of so many words are opened together, and of half as many as are open already: they might have
-# been spared, but asking for a cluster takes as long as fetching a few hundred words.
+# For one row, open at least so many words at a time, and half as many as are open already. Some might not have been
+# needed, but opening a cluster has an overhead as large as fetching a few hundred words.
 TOGETHER = 1024
-# Rows that tell what the others of a batch will be like, and the share of the dense cost below which a search is worth
-# while: no row is like another, and the dense cost is certain.
+# So many rows of a batch are searched first, to estimate the cost of all. The search must promise this share of the
+# dense cost or less: rows differ, and the dense cost is certain.
 PILOTS, WORTH = 4, 0.6
-# What is left after the trial is opened in so many parts.
+# The clusters that remain after the trial are opened in so many parts.
 PARTS = 2
-# All words of k clusters are sorted in place of all there are, if that leaves so many times fewer.
+# Sort only the words of k clusters if they are so many times fewer than all words.
 SPARED = 8
-# Numbers a wave may hold, a word of a cluster for every row that asks: more would take too much memory.
+# The most numbers in one wave, (pairs, words of a cluster), to limit memory.
 MOST_FOUND = 1 << 24
 
 
 def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable words, best first: log P(w|h) and the words, both (T, k).
 
-    `hidden` (T, D), `log_cluster` (T, C); on a GPU its logits will do.
+    `hidden` (T, D), `log_cluster` (T, C); on a GPU, its logits suffice.
     """
     if gpu := on_gpu(words, hidden):
         return gpu.topk(hidden, log_cluster, k)
     if hidden.is_cuda or torch.compiler.is_compiling():
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices
-    return _answer(words, hidden, log_cluster, k)
+    return _search(words, hidden, log_cluster, k)
 
 
 def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best extensions of B hypotheses together, best first: log P of hypothesis and word, and b · V + w, (T, k).
 
-    `hidden` (T · B, D), `log_cluster` (T · B, C), on a GPU its logits will do, `score` (T, B): log P of each
-    hypothesis, -inf: there is none.
+    `hidden` (T · B, D); `log_cluster` (T · B, C), on a GPU its logits suffice; `score` (T, B): log P of each
+    hypothesis, -inf for an unused place.
     """
     score = score.to(torch.promote_types(score.dtype, torch.float32))
     if (gpu := on_gpu(words, hidden)) and (found := gpu.extend(hidden, log_cluster, score, k)):
@@ -72,19 +72,19 @@ def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: 
             lambda rows, n: topk(words, hidden[rows], log_cluster[rows], n), score, words.partition.n_words, k
         )
     shares = (log_cluster + score.reshape(-1, 1)).view(score.shape[0], score.shape[1] * log_cluster.shape[1])
-    return _answer(words, hidden, shares, k)
+    return _search(words, hidden, shares, k)
 
 
 def together(
     best: Callable[[Tensor, int], tuple[Tensor, Tensor]], score: Tensor, n_words: int, k: int
 ) -> tuple[Tensor, Tensor]:
-    """As `extend`, from the best words of every hypothesis: `best` finds n each of some rows, (A,) → both (A, n)."""
+    """The same as `extend`, merged from the best words of each row: `best` maps rows (A,) and n to both (A, n)."""
     n_each, n_hypotheses = min(k, n_words), score.shape[1]
     values = score.new_full((score.numel(), n_each), -torch.inf)
     indices = torch.zeros(values.shape, dtype=torch.int64, device=score.device)
     there = score.flatten() > -torch.inf
     if score.is_cuda or torch.compiler.is_compiling():
-        rows = torch.arange(score.numel(), device=score.device)  # all: to ask which are there, the host would wait
+        rows = torch.arange(score.numel(), device=score.device)  # all of them: selecting would synchronise
     else:
         rows = there.nonzero().squeeze(1)
     if rows.numel():
@@ -96,8 +96,8 @@ def together(
     return values, indices.view(-1, n_hypotheses * n_each).gather(1, places)
 
 
-def _answer(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Values and extensions, both (T, k): those that `attempt` finds, all others densely.
+def _search(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Values and extensions, both (T, k): by search where `attempt` succeeds, densely elsewhere.
 
     `hidden` (T · B, D), `log_cluster` (T, B · C).
     """
@@ -106,7 +106,7 @@ def _answer(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[
     if not unfinished.numel():
         return values, indices
     n_hypotheses = hidden.shape[0] // log_cluster.shape[0]
-    hidden, shares = _of(hidden, unfinished, n_hypotheses), log_cluster[unfinished]
+    hidden, shares = _rows_of(hidden, unfinished, n_hypotheses), log_cluster[unfinished]
     if n_hypotheses == 1:
         values[unfinished], indices[unfinished] = _dense(words, hidden, shares, k)
         return values, indices
@@ -119,7 +119,7 @@ def _answer(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[
 
 
 def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of rows, `hidden` (T, D) and `log_cluster` (T, C), over all words: both (T, k)."""
+    """The k best of all words, computed for rows `hidden` (T, D) and `log_cluster` (T, C): both (T, k)."""
     if hidden.shape[0] < MANY_ROWS:
         values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
         return values, indices
@@ -131,8 +131,7 @@ def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[T
 
 
 def _dense_by_cluster(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The same for many rows: the k best words are in the k clusters whose best words are best, and those of the others
-    are neither written nor sorted."""
+    """The same for many rows: the k best words lie in the k clusters with the best words, so only those are sorted."""
     partition = words.partition
     by_word = words.logits_by_word(hidden)  # (V, T)
     best, mass = words.heads_of_clusters(by_word)  # (T, C)
@@ -149,17 +148,17 @@ def _dense_by_cluster(words: Words, hidden: Tensor, log_cluster: Tensor, k: int)
     return values, found.gather(1, places)
 
 
-def _of(hidden: Tensor, questions: Tensor, n_hypotheses: int) -> Tensor:
-    """The hidden vectors of some questions (N,): (T · B, D) → (N · B, D)."""
+def _rows_of(hidden: Tensor, questions: Tensor, n_hypotheses: int) -> Tensor:
+    """The hidden vectors of some `questions` (N,): (T · B, D) → (N · B, D)."""
     if n_hypotheses == 1:
         return hidden[questions]
     return hidden.view(-1, n_hypotheses, hidden.shape[1])[questions].flatten(0, 1)
 
 
 def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: float = 1.0) -> tuple[Tensor, Tensor]:
-    """As `_answer`, without what costs less to answer densely: its last value is -inf.
+    """The same as `_search`, but only for questions that are cheaper to search: the others' last value is -inf.
 
-    `limit`: the share of the dense cost that may be spent once it is certain to suffice; a trial goes before.
+    `limit`: the share of the dense cost to spend after the trial, if it is certain to suffice.
     """
     n_questions, n_rows = log_cluster.shape[0], hidden.shape[0]
     values = log_cluster.new_full((n_questions, k), -torch.inf)
@@ -169,9 +168,9 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
     if not n_rows or too_many or words.partition.n_words < (4 * SMALL if many else SMALL):
         return values, indices
     if many:
-        # A few go first, and tell how many clusters all of them together will have opened.
+        # Search a few first, to estimate how many clusters all of them together will open.
         few = torch.arange(PILOTS, device=hidden.device) * (n_questions // PILOTS)
-        tried, _ = attempt(words, _of(hidden, few, n_rows // n_questions), log_cluster[few], k, limit=0)
+        tried, _ = attempt(words, _rows_of(hidden, few, n_rows // n_questions), log_cluster[few], k, limit=0)
         share = float((log_cluster[few] > tried[:, -1:]).double().mean())  # of the clusters, a row
         by_any = 1 - (1 - share) ** n_rows  # of the clusters, all rows
         opened = words.partition.n_words * (FETCH * by_any + 2 * share * n_rows)
@@ -184,23 +183,25 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
 
 
 def dense_cost(words: Words, n_rows: int) -> int:
-    """Of computing all words of some rows."""
+    """The cost of computing all words for some rows."""
     return words.partition.n_words * (STREAM + n_rows)
 
 
 def opening_cost(sizes: Tensor, cluster: Tensor, n_rows: Tensor | int) -> int:
-    """Of clusters (P,) that so many rows ask for, each fetched once; `sizes` (C,)."""
+    """The cost of opening the clusters of pairs, `cluster` (P,), each fetched once for all rows; `sizes` (C,)."""
     asked = torch.bincount(cluster, minlength=sizes.numel())
     opened = asked > 0
-    # A product and a place among the best for every word of every row, and products nobody asked for, or calls.
+    # Each word of a pair costs a product and a comparison. Then either one product of all rows with all these words,
+    # which computes some that no row needs, or one call per cluster.
     counted = sizes * (FETCH * opened + 2 * asked), sizes * opened * (n_rows - asked), opened
     wanted, unasked, calls = torch.stack(counted).sum(1).tolist()
     return int(wanted + min(unasked, ASKING * calls))
 
 
 def cost_in_parts(sizes: Tensor, left: tuple[Tensor, Tensor, Tensor], end: int, width: int) -> int:
-    """Of the first `end` places of what is left, so many at a time; `left`: cluster, row, and whether the one is asked
-    for by the other, (A, W) each."""
+    """The cost of opening the first `end` columns of `left`, `width` at a time.
+
+    `left`: clusters, rows, and whether each row still needs the cluster, (A, W) each."""
     parts = zip(*(part[:, :end].split(width, 1) for part in left), strict=True)
     return sum(opening_cost(sizes, c[asked], (torch.bincount(r[asked]) > 0).sum()) for c, r, asked in parts)
 
@@ -208,7 +209,7 @@ def cost_in_parts(sizes: Tensor, left: tuple[Tensor, Tensor, Tensor], end: int, 
 def _one_question(
     words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float
 ) -> None:
-    """Asked alone, a few pairs at a time: writes what it finds to values and indices (1, k). `hidden` (B, D)."""
+    """Searches for a single question, a few pairs at a time; writes to values and indices (1, k). `hidden` (B, D)."""
     n_words, n_clusters = words.partition.n_words, words.partition.n_clusters
     ordered, by_rank = log_cluster[0].sort(descending=True)  # (B · C,)
     ranked, pairs = ordered.tolist(), by_rank.tolist()
@@ -228,7 +229,7 @@ def _one_question(
                 return
             allowance = allowance if allowance >= 0 else math.inf
         members = {pair % n_clusters: words.members(pair % n_clusters) for pair in pairs[rank:end]}
-        logits = words.logits_of(hidden, torch.cat(list(members.values())))  # of all hypotheses: the vectors are here
+        logits = words.logits_of(hidden, torch.cat(list(members.values())))  # for all hypotheses: fetching costs most
         parts = dict(zip(members, logits.split([ids.numel() for ids in members.values()], 1), strict=True))
         log_p, extensions = [best], [found]
         for pair, share in zip(pairs[rank:end], ranked[rank:end], strict=True):
@@ -242,7 +243,7 @@ def _one_question(
 
 
 def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
-    """All questions together, each time twice as many of their next pairs: writes to values and indices (T, k)."""
+    """Searches all questions together in waves, each of twice as many pairs; writes to values and indices (T, k)."""
     n_questions, k = values.shape
     n_rows, n_hypotheses = hidden.shape[0], hidden.shape[0] // n_questions
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, B · C)
@@ -253,7 +254,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
     sizes, n_words = words.partition.sizes, words.partition.n_words * n_hypotheses
     allowance = (WORTH if n_questions > 4 * PILOTS else TRIAL) * dense_cost(words, n_rows)
     active = torch.arange(n_questions, device=hidden.device)
-    # As many pairs as hypotheses at first, if the trial allows it: one at a time, clusters would be fetched again.
+    # Start with as many pairs as hypotheses if the trial allows it: one at a time would fetch clusters repeatedly.
     rank, width, growth, given_up, looked = 0, n_hypotheses, 2, 0, False
     while rank < ranked.shape[1]:
         # (A, B · C - rank): clusters more probable than the k-th best word may hold a better one.
@@ -276,8 +277,8 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
             width = 1
             cost = cost_in_parts(sizes, left, width, width)
         if cost > allowance:
-            # Either it is certain that all that is left costs less than all words, or nothing of it is tried. In parts:
-            # what is found in one puts others out of the question. At once, if clusters would be fetched too often.
+            # Go on only if the rest is certain to cost less than all words. Preferably in parts, since words found in
+            # one rule out clusters of the next; in one part, if several would fetch clusters too often.
             longest = int(in_question.sum(1).max())
             certain = limit * dense_cost(words, (given_up + active.numel()) * n_hypotheses)
             certain -= dense_cost(words, given_up * n_hypotheses) if given_up else 0
@@ -301,7 +302,7 @@ def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor,
 def _open_wave(
     words: Words, hidden: Tensor, log_cluster: Tensor, active: Tensor, pairs: Tensor, asked: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The best extensions by the pairs (A, W) of the active questions (A,) where asked for: (A, W · min(k, S)) each."""
+    """Opens the pairs (A, W) of active questions (A,) where `asked`; returns their best: (A, W · min(k, S)) each."""
     at, column = asked.nonzero(as_tuple=True)  # (P,)
     pair, question = pairs[at, column], active[at]
     hypothesis, cluster = pair // words.partition.n_clusters, pair % words.partition.n_clusters

@@ -1,11 +1,12 @@
-"""Exact draws: from P(w|h), tempered or not, whole, from the k best or from the nucleus.
+"""Exact samples from P(w|h)^(1/τ): from all words, from the k best, or from the nucleus.
 
-Untempered, a cluster is drawn from P(c|h) and a word from P(w|c, h): one cluster is opened a row. With a temperature τ
-a cluster's share depends on its words, P(c|h)^(1/τ) · Z_c with Z_c = Σ P(w|c, h)^(1/τ). But Z_c is at most
-max(1, S^(1-1/τ)): a cluster is drawn as if it were that, and kept with the probability of the difference. Draws that
-are turned away are made again, up to a share of the dense cost; then the row is drawn densely, which is as exact.
+With temperature τ = 1, it draws a cluster from P(c|h), then a word from P(w|c, h), which opens one cluster per row.
+With another τ, the probability of a cluster depends on its words: it is proportional to P(c|h)^(1/τ) · Z_c with
+Z_c = Σ P(w|c, h)^(1/τ). Because Z_c ≤ max(1, S^(1-1/τ)), rejection sampling works: it draws a cluster as if Z_c were
+that bound and accepts it with the probability Z_c / bound. Rejected rows are drawn again, up to a share of the dense
+cost, then from all words, which is equally exact.
 
-Shapes: T rows, D width, V words, C clusters, S words of a cluster, k candidates.
+Shapes: T rows, D width, V words, C clusters, S words of a cluster, k candidates, N rows still to draw.
 """
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from coterie.search.exact import TRIAL, attempt, dense_cost, opening_cost, topk
 from coterie.search.words import Words, on_gpu
 
-# A nucleus is looked for among this many of the best words.
+# The search for a nucleus considers this many of the best words before it computes all.
 NUCLEUS = 64
 
 
@@ -27,34 +28,38 @@ def sample(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One draw a row, (T,), exact: from P(w|h)^(1/temperature), cut to the top k, then to the nucleus of mass p."""
+    """One exact draw per row, (T,), from P(w|h)^(1/temperature), cut to the top k, then to the nucleus of mass p."""
     if top_k is None and top_p is None:
-        return _whole(words, hidden, log_cluster, temperature, generator)
+        return _from_all(words, hidden, log_cluster, temperature, generator)
     if top_k is not None:
         values, candidates = topk(words, hidden, log_cluster, top_k)
         probability = ((values - values[:, :1]) / temperature).softmax(1)
         return from_candidates(probability, candidates, top_p or 1.0, generator)
     assert top_p is not None
-    return _nucleus(words, hidden, log_cluster, temperature, top_p, generator)
+    return _from_nucleus(words, hidden, log_cluster, temperature, top_p, generator)
 
 
 def from_candidates(probability: Tensor, candidates: Tensor, top_p: float, generator: torch.Generator | None) -> Tensor:
-    """A draw from the nucleus of mass p of words in descending probability, both (T, k)."""
+    """Draws from the nucleus of mass p of candidates in descending probability, both (T, k): (T,).
+
+    >>> from_candidates(torch.tensor([[0.6, 0.3, 0.1]]), torch.tensor([[7, 2, 5]]), top_p=0.5, generator=None)
+    tensor([7])
+    """
     before = probability.cumsum(1) - probability
     drawn = torch.multinomial(torch.where(before < top_p, probability, 0.0), 1, generator=generator)
     return candidates.gather(1, drawn).squeeze(1)
 
 
-def _whole(
+def _from_all(
     words: Words, hidden: Tensor, log_cluster: Tensor, temperature: float, generator: torch.Generator | None
 ) -> Tensor:
-    """From all words."""
+    """Draws from all words."""
     if temperature == 1 and (gpu := on_gpu(words, hidden)):
         return gpu.draw(hidden, log_cluster, generator)
     n_rows, sizes = hidden.shape[0], words.partition.sizes
     drawn = torch.full((n_rows,), -1, dtype=torch.int64, device=hidden.device)
     log_bound = max(0.0, 1 - 1 / temperature) * sizes.clamp(min=1).log()  # (C,) of log Z_c
-    # Less the largest before dividing: next to zero, a temperature takes everything else out of range.
+    # Subtract the maximum before dividing: a temperature close to zero would overflow.
     tempered = (log_cluster - log_cluster.amax(1, keepdim=True)) / temperature + log_bound
     proposal = tempered.softmax(1)
     allowance = TRIAL * dense_cost(words, n_rows)
@@ -62,7 +67,7 @@ def _whole(
         pending = (drawn < 0).nonzero().squeeze(1)
         if not pending.numel():
             return drawn
-        # Whether to go on must not depend on what was drawn: to give up draws that cost much would favour the others.
+        # Whether to stop must not depend on the clusters just drawn: that would favour cheap ones.
         if temperature != 1 and allowance < 0:
             break
         cluster = torch.multinomial(proposal[pending], 1, generator=generator).squeeze(1)
@@ -81,7 +86,7 @@ def _whole(
     return drawn
 
 
-def _nucleus(
+def _from_nucleus(
     words: Words,
     hidden: Tensor,
     log_cluster: Tensor,
@@ -89,10 +94,10 @@ def _nucleus(
     top_p: float,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """From the fewest words that hold a mass of p."""
+    """Draws from the nucleus: the fewest words that hold a mass of p."""
     drawn = torch.empty(hidden.shape[0], dtype=torch.int64, device=hidden.device)
     rest = torch.ones_like(drawn, dtype=torch.bool)
-    # With a temperature, every word's share of the mass depends on all the others.
+    # With another temperature, the normaliser depends on all words.
     if temperature == 1 and not hidden.is_cuda:
         values, candidates = attempt(words, hidden, log_cluster, min(NUCLEUS, words.partition.n_words), limit=0)
         probability = values.exp()

@@ -1,10 +1,10 @@
-"""Exact search on a GPU, without a look from the host.
+"""Exact search on a GPU, without synchronising.
 
-The k best words are in the k clusters whose best words are best: once those are known, few words are left to sort.
-Where the word matrix is so large that reading it counts, each row's few most probable clusters go first; the k-th best
-word of them is a bar that the device itself holds every other cluster against.
+The k best words lie in the k clusters with the best words, so only the words of those clusters are sorted. If the word
+matrix is so large that reading it takes most of the time, each row's most probable clusters are opened first; the k-th
+best of their words is a bar, and the kernels skip all clusters that are less probable than it.
 
-Shapes: T rows, D width, V words, C clusters, S most words in a cluster, k answers; B hypotheses of a question.
+Shapes: T rows, D width, V words, C clusters, S most words in a cluster, k results; B hypotheses of a question.
 """
 
 from typing import Self
@@ -16,21 +16,21 @@ from coterie.clustering.partition import Partition
 from coterie.kernels import search as kernels
 from coterie.kernels.opening import open_clusters
 
-CHEAP = 1 << 29  # bytes of a word matrix that is always read whole
-FEW_ROWS = 4  # more of them would read most of it all the same, each for itself
-MOST_FOUND = 1 << 28  # numbers that a dense search may hold at a time: a gigabyte
-FIRST = 4  # clusters opened to see where the bar is
+CHEAP = 1 << 29  # word matrices of up to this many bytes are always read whole
+FEW_ROWS = 4  # with more rows, nearly every cluster is above the bar of some row
+MOST_FOUND = 1 << 28  # the most logits to hold at a time: a gigabyte
+FIRST = 4  # clusters of each row to open first, for the bar
 
 
 class GpuWords:
-    """The word level on a GPU: vectors, biases, and who sits with whom."""
+    """The word level on a GPU: vectors, biases and the partition."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, partition: Partition) -> None:
         self.weight, self.bias, self.partition = weight, bias, partition
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, partition: Partition) -> Self | None:
-        """None where clusters may be too large, or too many, for the kernels."""
+        """The words for the kernels to search; None if clusters are too large, or too many, for them."""
         return cls(weight, bias, partition) if kernels.fits(partition.capacity, partition.n_clusters) else None
 
     def shares(self, logits: Tensor) -> Tensor:
@@ -44,14 +44,14 @@ class GpuWords:
         return kernels.normalize(logits, log_cluster, place.words, place.offsets, place.capacity)
 
     def open(self, hidden: Tensor, log_cluster: Tensor, clusters: Tensor) -> Tensor:
-        """log P(w|h) of each row's clusters (T, W): (T, W, S), -inf beyond a cluster's last word."""
+        """log P(w|h) of the words of each row's `clusters` (T, W): (T, W, S), -inf after a cluster's last word."""
         place = self.partition
         return open_clusters(
             hidden, log_cluster, self.weight, self.bias, place.words, place.offsets, clusters, place.capacity
         )
 
     def words_at(self, clusters: Tensor, places: Tensor) -> Tensor:
-        """The words at places (T, k) of what `open` gives for clusters (T, W), flattened: (T, k)."""
+        """The words at indices `places` (T, k) of the flattened result of `open` for `clusters` (T, W): (T, k)."""
         capacity = self.partition.capacity
         cluster = clusters.gather(1, places // capacity)
         at = self.partition.offsets[cluster] + places % capacity
@@ -60,7 +60,7 @@ class GpuWords:
     def topk(self, hidden: Tensor, cluster_logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable words, best first: log P(w|h) and the words, both (T, k).
 
-        `cluster_logits` (T, C): of log P(c|h), whatever their sum.
+        `cluster_logits` (T, C): log P(c|h) up to a constant per row.
         """
         rows = max(1, MOST_FOUND // self.partition.n_words)
         parts = zip(hidden.split(rows), cluster_logits.split(rows), strict=True)
@@ -72,7 +72,7 @@ class GpuWords:
     def extend(self, hidden: Tensor, cluster_logits: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
         """The k best extensions of B hypotheses together: log P of hypothesis and word, and b · V + w, both (T, k).
 
-        `hidden` (T · B, D), `cluster_logits` (T · B, C), `score` (T, B), -inf: there is none. None: too many at once.
+        `hidden` (T · B, D), `cluster_logits` (T · B, C), `score` (T, B), -inf for an unused place. None if too many.
         """
         if not self._few(k) or hidden.shape[0] * self.partition.n_words > MOST_FOUND:
             return None
@@ -80,11 +80,11 @@ class GpuWords:
         return values.to(score.dtype), words
 
     def _few(self, k: int) -> bool:
-        """Whether k clusters have fewer words than there are."""
+        """Whether k clusters are certain to hold less than all words."""
         return k * self.partition.capacity < self.partition.n_words
 
     def _topk(self, hidden: Tensor, cluster_logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Of rows that fit into memory together."""
+        """`topk` of rows that fit into memory together."""
         if not self._few(max(k, FIRST)):
             found = self.log_prob(hidden, self.shares(cluster_logits)).topk(k, 1)
             return found.values, found.indices
@@ -95,10 +95,7 @@ class GpuWords:
         return self._best(hidden, log_cluster, k, self._bar(hidden, log_cluster, k), None, 1)
 
     def _bar(self, hidden: Tensor, log_cluster: Tensor, k: int) -> Tensor:
-        """What the k-th best word of each row's most probable clusters has: (T,); -inf where they have fewer.
-
-        k is no more than they could have.
-        """
+        """log P of the k-th best word in each row's FIRST best clusters, (T,); -inf if fewer; k ≤ FIRST · S."""
         lowest, clusters = log_cluster.topk(FIRST, 1)
         lowest = lowest[:, -1].contiguous()
         logits = self._logits(hidden, log_cluster, lowest)
@@ -119,7 +116,7 @@ class GpuWords:
         return values, words.gather(1, places)
 
     def _logits(self, hidden: Tensor, log_cluster: Tensor, bar: Tensor | None) -> Tensor:
-        """Of all words whose cluster is not below every row's bar, in the partition's order: (T, V)."""
+        """Logits of all words whose cluster is above some row's bar, in the partition's order: (T, V)."""
         place = self.partition
         return kernels.logits_in_order(hidden, self.weight, self.bias, place.words, place.cluster_of, log_cluster, bar)
 
@@ -127,14 +124,14 @@ class GpuWords:
         self, logits: Tensor, cluster_logits: Tensor, pairs: Tensor, bar: Tensor | None, score: Tensor | None,
         n_hypotheses: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Of the clusters asked for by `pairs` (T, P): log P(w|h) and the words, both (T, P · S)."""
+        """log P(w|h) and the words of the clusters that `pairs` (T, P) name, both (T, P · S)."""
         place = self.partition
         return kernels.members(
             logits, cluster_logits, pairs, place.words, place.offsets, place.capacity, bar, score, n_hypotheses
         )
 
     def draw(self, hidden: Tensor, log_cluster: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A cluster from P(c|h), then a word from P(w|c, h): one cluster is opened a row; (T,)."""
+        """Draws a cluster from P(c|h), then a word from P(w|c, h), (T,): this opens one cluster per row."""
         cluster = torch.multinomial(log_cluster.exp(), 1, generator=generator)  # (T, 1)
         inside = self.open(hidden, log_cluster, cluster).squeeze(1)  # (T, S)
         return self.words_at(cluster, torch.multinomial(inside.softmax(1), 1, generator=generator)).squeeze(1)

@@ -1,6 +1,7 @@
-"""The word level as it is asked: all words of some rows, or the clusters that rows ask for, nothing padded.
+"""The word level for search: all words of some rows, or only the clusters that each row needs, without padding.
 
-Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open.
+Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open, R distinct
+rows and Q distinct clusters of the pairs.
 """
 
 from collections.abc import Iterator
@@ -19,20 +20,20 @@ from coterie.loss.dispatch import HAS_TRITON
 if TYPE_CHECKING:
     from coterie.search.triton import GpuWords
 
-# Words fetched at a time: what is multiplied is then still in the cache, and the system need not find large memory.
+# Words to gather at a time: they are still in the cache when they are multiplied, and need little memory.
 BLOCK = 2048
 # From so many rows on, clusters are normalised one by one, on all cores.
 MANY_ROWS = 32
-# So few clusters are opened before threads have begun.
+# With so few clusters, or numbers, the work is done before threads have started.
 FEW_CLUSTERS = 4
 FEW_NUMBERS = 1 << 20
-# What a product for one cluster costs beside its arithmetic, in products of two vectors.
+# The overhead of a product for one cluster, in products of two vectors.
 ASKING = 1 << 13
 
 
 @dataclass(frozen=True)
 class Words:
-    """The word level: vectors, biases, and who sits with whom."""
+    """The word level: vectors, biases and the partition."""
 
     weight: Tensor  # (V, D)
     bias: Tensor | None  # (V,)
@@ -40,7 +41,7 @@ class Words:
 
     @cached_property
     def bounds(self) -> list[int]:
-        """`partition.offsets` as whole numbers."""
+        """`partition.offsets` as a list."""
         bounds: list[int] = self.partition.offsets.tolist()
         return bounds
 
@@ -55,28 +56,28 @@ class Words:
         exact = hidden.dtype == self.weight.dtype and hidden.dtype in (torch.float32, torch.float64)
         if exact and not torch.is_autocast_enabled(hidden.device.type):
             return F.linear(hidden, self.weight, self.bias)
-        return self._in_full(hidden @ self.weight.to(hidden.dtype).T, self.bias)
+        return self._add_bias(hidden @ self.weight.to(hidden.dtype).T, self.bias)
 
     def logits_by_word(self, hidden: Tensor) -> Tensor:
-        """The same with a row a word: (T, D) → (V, T). Rows of many numbers are quick to pick by cluster."""
-        # So all cores take part, where a product with one vector is left to one of them: two cost half as much as one.
+        """The same transposed, (T, D) → (V, T), so that gathering the words of a cluster copies whole rows."""
+        # A product with one vector runs on one core; with the vector twice, it runs on all and takes half the time.
         columns = (hidden.expand(2, -1).contiguous() if hidden.shape[0] == 1 else hidden).T
         logits = (self.weight.to(hidden.dtype) @ columns)[:, : hidden.shape[0]]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if self.bias is None else logits + self.bias[:, None]
 
     def logits_of(self, hidden: Tensor, words: Tensor, scratch: Tensor | None = None) -> Tensor:
-        """Of some words (S,): (T, D) → (T, S), in float32 at least. `scratch` (S or more, D): where to fetch them."""
+        """Logits of some `words` (S,): (T, D) → (T, S), in float32 at least; gathers them into `scratch` (≥ S, D)."""
         if scratch is None:
             rows = self.weight.index_select(0, words)
         else:
             rows = torch.index_select(self.weight, 0, words, out=scratch[: words.numel()])
-        return self._in_full(
+        return self._add_bias(
             hidden @ rows.to(hidden.dtype).T, None if self.bias is None else self.bias.index_select(0, words)
         )
 
     @staticmethod
-    def _in_full(logits: Tensor, bias: Tensor | None) -> Tensor:
+    def _add_bias(logits: Tensor, bias: Tensor | None) -> Tensor:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if bias is None else logits + bias
 
@@ -91,18 +92,18 @@ class Words:
         return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
 
     def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
-        """For a GPU and for few rows, where calls cost too much, and for a compiler, to which sizes are not known."""
+        """For a GPU and for few rows, where one call per cluster is slow, and for torch.compile with static shapes."""
         logits = self.logits(hidden)
         cluster_of = self.partition.cluster_of
-        # The largest logit of each cluster is only there to keep exp() in range: no gradient passes through it.
+        # The maximum of each cluster only keeps exp() in range and needs no gradient.
         top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
         top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # (T, C), -inf: empty
         shifted = logits - top[:, cluster_of]
-        total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1, 0: an empty cluster
+        total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1; 0 for an empty cluster
         return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
 
     def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
-        """The same with the words in the partition's order."""
+        """The same as `log_prob`, with the words in the partition's order."""
         sizes = self.partition.sizes.tolist()
         if torch.is_grad_enabled():
             parts = torch.split(self.logits(hidden).index_select(1, self.partition.words), sizes, 1)
@@ -120,14 +121,14 @@ class Words:
         return log_prob
 
     def heads_of_clusters(self, by_word: Tensor) -> tuple[Tensor, Tensor]:
-        """log P(w|c, h) of each cluster's best word, -inf: an empty one, and its log mass: (V, T) → (T, C) both."""
+        """log P(w|c, h) of each cluster's best word (-inf for an empty cluster), and log Z: (V, T) → (T, C) both."""
         best = by_word.new_full((self.partition.n_clusters, by_word.shape[1]), -torch.inf)  # (C, T)
         mass = torch.zeros_like(best)
 
         def run(clusters: Iterator[int]) -> None:
             for c in clusters:
                 found = by_word.index_select(0, self.members(c))  # (S, T)
-                # A log-softmax takes a fifth of a logsumexp's time, and its best word tells as much.
+                # log Z = the maximum before minus the maximum after a log-softmax, five times as fast as a logsumexp.
                 torch.amax(found.log_softmax(0), 0, out=best[c])
                 torch.sub(found.amax(0), best[c], out=mass[c])
 
@@ -136,9 +137,9 @@ class Words:
         return best.T, mass.T
 
     def open(self, hidden: Tensor, row: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
-        """log P(w|c, h) and w for pairs of a row and a cluster, (P,) and (P,): both (P, S), -inf where no word is left.
+        """log P(w|c, h) and w for pairs of `row` (P,) and `cluster` (P,): both (P, S), -inf after the last word.
 
-        `hidden` (T, D); S is that of the largest cluster asked for.
+        `hidden` (T, D); S is the size of the largest of these clusters.
         """
         sizes, offsets = self.partition.sizes, self.partition.offsets
         order = cluster.argsort(stable=True)
@@ -147,7 +148,7 @@ class Words:
         column = torch.arange(int(sizes[distinct].max()), device=cluster.device)  # (S,)
         inside = column < sizes[cluster, None]  # (P, S)
         place = offsets[cluster, None] + torch.where(inside, column, 0)  # (P, S)
-        # One product of all rows with all words has most of it unasked; one for each cluster takes a call from Python.
+        # One product of all these rows with all these words computes some in vain; one per cluster costs Python calls.
         unasked = int((sizes[distinct] * (rows.numel() - counts)).sum())
         if unasked < ASKING * distinct.numel():
             logits, starts = self._logits_together(hidden[rows], distinct)
@@ -159,7 +160,7 @@ class Words:
         return found.masked_fill_(~inside, -torch.inf).log_softmax(1), self.partition.words[place]
 
     def _logits_together(self, hidden: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
-        """Of all words of some clusters (Q,): (R, D) → (R, words), and where each cluster's begin (C,)."""
+        """Logits of all words of some `clusters` (Q,): (R, D) → (R, words), and where each cluster begins, (C,)."""
         sizes = self.partition.sizes[clusters]
         begin = sizes.cumsum(0) - sizes
         starts = torch.zeros_like(self.partition.sizes).index_copy_(0, clusters, begin)
@@ -168,7 +169,7 @@ class Words:
         return self._logits_in_blocks(hidden, words), starts
 
     def _logits_in_blocks(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """As `logits_of`, of many words."""
+        """The same as `logits_of`, for many words."""
         if words.device.type != "cpu" or words.numel() <= BLOCK:
             return self.logits_of(hidden, words)
         logits = hidden.new_empty(
@@ -185,9 +186,9 @@ class Words:
         return logits
 
     def _logits_one_by_one(self, hidden: Tensor, clusters: list[int], counts: list[int], width: int) -> Tensor:
-        """Of the words of each cluster for as many rows as ask for it, one after the other: (P, D) → (P, S)."""
+        """Logits of each cluster's words for the rows that need it (`counts` of each), by a loop: (P, D) → (P, S)."""
         found = hidden.new_empty(hidden.shape[0], width, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        xs, parts = hidden.split(counts), found.split(counts)  # cut at once: from Python, a cut takes long
+        xs, parts = hidden.split(counts), found.split(counts)  # split at once: slicing in the loop would take long
 
         def run(places: Iterator[int]) -> None:
             scratch = self.weight.new_empty(width, self.weight.shape[1])
@@ -200,16 +201,16 @@ class Words:
 
 
 def on_gpu(words: Words, hidden: Tensor) -> "GpuWords | None":
-    """The words as the kernels search them, where they can: on a GPU, and where no gradient is asked for."""
+    """The words for the kernels to search; None if they cannot: not on a GPU, or with gradients enabled."""
     if not hidden.is_cuda or torch.compiler.is_compiling() or torch.is_grad_enabled():
         return None
     if not HAS_TRITON or hidden.dtype == torch.float64:
         return None
-    from coterie.search.triton import GpuWords  # imported when it is first used: a CPU does without triton
+    from coterie.search.triton import GpuWords  # imported here, because a CPU has no need of triton
 
     return GpuWords.of(words.weight, words.bias, words.partition)
 
 
 def _threads(numbers: Tensor) -> int:
-    """How many threads to work on so many numbers with: a few are done before threads have begun."""
+    """The number of threads to use: one for a few numbers, which are done before threads have started."""
     return torch.get_num_threads() if numbers.device.type == "cpu" and numbers.numel() > FEW_NUMBERS else 1

@@ -75,7 +75,7 @@ def test_many_tokens_a_word_other_dtypes_and_small_matrices_go_by_clusters(produ
 
 @needs_mkl
 def test_pytorchs_word_of_sparse_matrices_is_not_passed_on(products, monkeypatch):
-    by_word._silence.cache_clear()
+    by_word._suppress_beta_warning.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gradients(make(), torch.randn(4, WIDTH, requires_grad=True), torch.arange(4), 1000, monkeypatch)

@@ -218,7 +218,7 @@ TRAINING_MISTAKES = [
         ("lm train {data} --out {run} --resume --hidden 8", "started with hidden 16, not 8"),
         *((f"lm train {{data}} --out {{new}} --tied {options}", said) for options, said in TRAINING_MISTAKES),
         ("lm train {nothing} --out {new}", "coterie lm prepare"),
-        ("lm generate {run} --temperature inf", "temperature must be zero or more, and finite; got inf"),
+        ("lm generate {run} --temperature inf", "temperature must be finite and not negative; got inf"),
         ("lm generate {run} --prompt Zebra", "no word of the prompt 'Zebra'"),
         ("lm generate {run} --top-k 100000", "top_k must be from 1"),
         ("lm eval {run} --data {nothing}", "is no folder"),
