@@ -23,14 +23,14 @@ GROUPS = ("", "model", "head", "optimizer", "data", "run")  # in the order of `-
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is known of a field beside its type and its default."""
+    """The metadata of an option: help, flags and limits."""
 
     help: str
     group: str = ""
     flags: str | None = None  # on the command line, if it is not the field's name, such as --tied/--untied
-    unset: str | None = None  # what None means, in a word or two
-    off: float | None = None  # the number that stands for None on the command line
-    infinite: bool = False  # whether an endless number is one
+    unset: str | None = None  # what None means, for `--help`
+    off: float | None = None  # the number that means None on the command line
+    infinite: bool = False  # whether infinity is allowed
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -38,7 +38,7 @@ class Option:
 
 
 def option(default: Any, help: str, group: str = "", **more: Any) -> Any:
-    """A field with this default that is an option of the commands that take its class; `more`: as in `Option`."""
+    """A dataclass field with this default that commands offer as an option; `more`: other fields of `Option`."""
     metadata = {"option": Option(help=help, group=group, **more)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -46,7 +46,7 @@ def option(default: Any, help: str, group: str = "", **more: Any) -> Any:
 
 
 def declared(kind: type) -> dict[str, Option]:
-    """The options of a settings class by name. A subclass that only sets another default inherits the rest."""
+    """The options of a settings class by name. A subclass may change a default and inherits the metadata."""
     found = {}
     for base in reversed(kind.__mro__):
         for name, one in vars(base).get("__dataclass_fields__", {}).items():
@@ -56,7 +56,7 @@ def declared(kind: type) -> dict[str, Option]:
 
 
 def check(settings: Any) -> None:
-    """Raises if a value is not of its field's type, is none of its choices, or is out of its limits."""
+    """Raises if a value has not its field's type, is none of its choices, or is outside its limits."""
     hints = get_type_hints(type(settings))
     for name, known in declared(type(settings)).items():
         value = getattr(settings, name)
@@ -65,12 +65,12 @@ def check(settings: Any) -> None:
 
 
 def parts(hint: Any) -> tuple[Any, ...]:
-    """The types of a field: `int | None` is both."""
+    """The types of a field; both for `int | None`."""
     return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The values of a field that is a choice; of any other, none."""
+    """The values of a Literal field; () for any other."""
     first = parts(hint)[0]
     return get_args(first) if get_origin(first) is Literal else ()
 
@@ -85,7 +85,7 @@ _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
 
 
 def _wanted(hint: Any, known: Option, value: Any) -> str | None:
-    """What a value should have been, in words; None if it may stay."""
+    """What a value should be, in words; None if it is valid."""
     if value is None and NoneType in parts(hint):
         return None
     if allowed := choices(hint):
@@ -113,7 +113,7 @@ _LIMITS: tuple[tuple[str, Callable[[Any, Any], bool], str], ...] = (
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:
-    """NAME=VALUE texts as a dictionary; each value as JSON has it, or a word."""
+    """Parses NAME=VALUE texts to a dictionary; a value is JSON if it parses, else text."""
     return dict(map(_pair, texts))
 
 

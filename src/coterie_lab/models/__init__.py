@@ -1,1 +1,1 @@
-"""Parts of models that the experiments share, quick on a GPU."""
+"""The models of the experiments and their parts, fast on a GPU."""

@@ -1,8 +1,8 @@
 """Beam search for the most probable titles, many sentences at a time.
 
-A beam of B hypotheses grows a word at a time; of all their extensions the best are kept. One that ends leaves the beam
-and takes its place with it, so the beam narrows until none is left. Of all B · V extensions the B best are needed: a
-head with clusters finds them exactly, and opens only the clusters that can still hold one of them.
+In each step all B hypotheses are extended by one word, and the best extensions are kept. A hypothesis that ends leaves
+the beam, which becomes narrower, until none is left. A step needs the B best of B · V extensions: a head with clusters
+finds them exactly, and computes only the clusters that may hold one of them.
 
 Shapes: N sentences, B hypotheses of each, S words of a sentence, k candidate words, D width.
 """
@@ -27,10 +27,10 @@ Extend = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A title, without its end."""
+    """A title that was found, without its end."""
 
     words: list[int]
-    looked: list[int]  # at which word of the sentence, for each
+    looked: list[int]  # which word of the sentence the attention is on, for each
     log_prob: float  # of all words, and of the end if there is one
     ended: bool
 
@@ -42,7 +42,7 @@ class Hypothesis:
 
 @dataclass
 class Beam:
-    """The hypotheses that are still growing, of the sentences that are not done."""
+    """The unfinished hypotheses of the sentences that are not done."""
 
     sentence: Tensor  # (N,) which ones
     memory: Memory
@@ -53,7 +53,7 @@ class Beam:
     looked: Tensor  # (N, B, t)
 
     def select(self, rows: Tensor) -> "Beam":
-        """Of some of the sentences, (n,)."""
+        """The beam of some of the sentences, `rows` (n,)."""
         n, b = self.score.shape
         writing = Writing(*(part.view(n, b, -1)[rows].flatten(0, 1)[None] for part in self.writing))
         return Beam(
@@ -64,11 +64,11 @@ class Beam:
 
 @dataclass(frozen=True)
 class Step:
-    """How the beam grew by a word, before those that ended leave it; in each row the best come first."""
+    """One step of the beam, before finished hypotheses leave it; the best come first in each row."""
 
     sentence: Tensor  # (N,) which ones
-    parent: Tensor  # (N, B) which hypothesis of the step before went on
-    word: Tensor  # (N, B) with which word
+    parent: Tensor  # (N, B) the hypothesis of the previous step
+    word: Tensor  # (N, B) the word that extends it
     log_prob: Tensor  # (N, B) of all words so far, -inf: no hypothesis
     attention: Tensor  # (N, B, S) where each hypothesis of the step before looked to find its next word
 
@@ -129,7 +129,7 @@ def _begin(model: Summarizer, article: Tensor, length: Tensor, beam: int) -> Bea
 
 
 def _extender(model: Summarizer, topk: TopK | None) -> Extend:
-    """The head's own way to extend hypotheses; where it has none, or `topk` is given, from the best of each."""
+    """The head's `extend`; without one, or if `topk` is given, a merge of the best words of each hypothesis."""
     if topk is None and hasattr(model.head, "extend"):
         return cast(SelfOrganizedSoftmax, model.head).extend
     best, n_words = topk or cast(Head, model.head).topk, model.embedding.num_embeddings
@@ -143,11 +143,11 @@ def _extender(model: Summarizer, topk: TopK | None) -> Extend:
 
 
 def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam, Step]:
-    """Every hypothesis by a word; the best of all extensions are left."""
+    """Extends every hypothesis by a word and keeps the best of all extensions."""
     n, b = now.score.shape
     last = now.words[..., -1] if now.words.shape[-1] else torch.full_like(now.score, model.eos, dtype=torch.int64)
     hidden, attention, writing = model.step(model.embed(last), now.writing, now.memory)  # (N, B, D), (N, B, S)
-    # Where none may end, each hypothesis may have its end among the best.
+    # If none may end yet, ask for more: the end may be among the best of each hypothesis.
     k = min(b if end else 2 * b, b * model.embedding.num_embeddings)
     total, parent, word = extend(hidden, now.score, k)  # (N, k)
     if not end:
@@ -171,7 +171,7 @@ def _grow(model: Summarizer, now: Beam, extend: Extend, end: bool) -> tuple[Beam
 
 
 def _collect(now: Beam, found: list[list[Hypothesis]], which: Tensor, ended: bool) -> None:
-    """Takes hypotheses, (N, B), out of the beam."""
+    """Moves hypotheses, (N, B), from the beam to the finished ones."""
     which = which & (now.score > -torch.inf)
     rows, slots = which.nonzero(as_tuple=True)
     length = now.words.shape[-1] - ended

@@ -1,4 +1,4 @@
-"""An embedding whose gradient is summed in the same order every time, and to which cluster vectors can be added.
+"""An embedding with a deterministic gradient, which can add cluster vectors.
 
 Shapes: V words, C clusters, D width.
 """
@@ -16,7 +16,7 @@ class Embedding(nn.Embedding):
 
     def __init__(self, n_words: int, width: int) -> None:
         super().__init__(n_words, width)
-        # In a tuple, so that it is no submodule: its parameters are the model's already.
+        # In a tuple, so that the head does not become a submodule: it is one of the model already.
         self._head: tuple[SelfOrganizedSoftmax] | None = None
 
     def forward(self, words: Tensor) -> Tensor:
@@ -28,12 +28,12 @@ class Embedding(nn.Embedding):
         return vectors + look_up(head.cluster_weight, head.partition.cluster_of[words])
 
     def add_clusters(self, head: SelfOrganizedSoftmax) -> None:
-        """A word goes in as its own vector plus that of its cluster in this head, whichever the model has later."""
+        """From now on, adds to each word's vector that of its current cluster in this head."""
         self._head = (head,)
 
 
 def look_up(weight: Tensor, words: Tensor) -> Tensor:
-    """Rows of a matrix: (V, D), (...) → (..., D)."""
+    """Gathers rows of a matrix: (V, D), (...) → (..., D)."""
     if not (HAS_TRITON and weight.is_cuda):
         return F.embedding(words, weight)
     from coterie_lab.kernels import embedding

@@ -12,7 +12,7 @@ from coterie_lab.models.word_model import WordModel
 
 
 class LanguageModel(WordModel):
-    """Hidden vectors for every position; the head turns them into words."""
+    """Computes hidden vectors for every position, from which the head predicts words."""
 
     def __init__(
         self, n_words: int, embedding: int, hidden: int, head: nn.Module, layers: int = 1, dropout: float = 0.0
@@ -37,7 +37,7 @@ class LanguageModel(WordModel):
 
 
 def batches(text: Tensor, n_sequences: int, length: int) -> list[tuple[Tensor, Tensor]]:
-    """The text as `n_sequences` parallel streams, cut into steps: pairs of words and targets, each (B, L)."""
+    """Splits a text into `n_sequences` parallel streams of L steps: yields words and targets, each (B, L)."""
     usable = (text.numel() - 1) // n_sequences * n_sequences
     words = text[:usable].view(n_sequences, -1)
     targets = text[1 : usable + 1].view(n_sequences, -1)
@@ -46,7 +46,7 @@ def batches(text: Tensor, n_sequences: int, length: int) -> list[tuple[Tensor, T
 
 @torch.no_grad()
 def mean_loss(model: LanguageModel, text: Tensor, n_sequences: int, length: int) -> float:
-    """The mean negative log-probability of a text, in nats a word."""
+    """The mean negative log-probability of a text, in nats per word."""
     model.eval()
     state, total, n = None, 0.0, 0
     for words, target in batches(text, n_sequences, length):

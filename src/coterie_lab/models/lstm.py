@@ -1,7 +1,7 @@
 """An LSTM that computes in bfloat16 under autocast.
 
-PyTorch's autocast would have cuDNN compute in float16, whatever was asked for, and the small gradients of a mean over
-thousands of tokens would vanish.
+PyTorch's autocast makes cuDNN compute in float16, even if it is set to bfloat16, and the small gradients of a mean over
+thousands of tokens would underflow.
 
 Shapes: B sequences, L steps, E input width, D hidden width.
 """
@@ -13,7 +13,7 @@ State = tuple[Tensor, Tensor]  # each (layers, B, D)
 
 
 class LSTM(nn.LSTM):
-    """`nn.LSTM` over (B, L, E); under autocast on a GPU in bfloat16, everywhere else as the weights are."""
+    """`nn.LSTM` over (B, L, E); in bfloat16 under autocast on a GPU, elsewhere in the dtype of the weights."""
 
     def __init__(self, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
@@ -35,7 +35,7 @@ class LSTM(nn.LSTM):
         return output, (hidden.float(), cell.float())
 
     def _rounded(self) -> list[Tensor]:
-        """The weights in bfloat16, in one piece of memory as cuDNN wants them: all matrices, then all biases."""
+        """The weights in bfloat16, in the contiguous layout that cuDNN needs: all matrices, then all biases."""
         given = [weight for layer in self.all_weights for weight in layer]
         order = sorted(range(len(given)), key=lambda i: given[i].ndim == 1)
         flat = torch.cat([given[i].reshape(-1) for i in order]).bfloat16()

@@ -1,4 +1,4 @@
-"""A summarizer: an LSTM reads a sentence, another writes its title and attends to what was read, and any head.
+"""A summarizer: an LSTM reads a sentence, another writes its title with attention to the first, and any head.
 
 The title is known while training, so the writing LSTM runs over all of it at once, and the attention of all its steps
 is one product (Luong et al., "general"). With their input feeding, the head's input for a word is fed into the next
@@ -24,19 +24,19 @@ from coterie_lab.models.word_model import WordModel
 
 @dataclass(frozen=True)
 class Memory:
-    """What was read of some sentences."""
+    """The encoded sentences."""
 
     states: Tensor  # (B, S, M)
     keys: Tensor  # (B, S, D) the states as the attention compares them
-    padding: Tensor  # (B, S) where there is no word
+    padding: Tensor  # (B, S) whether a place is padding
 
     def select(self, rows: Tensor) -> "Memory":
-        """Of some of the sentences."""
+        """The memory of some of the sentences."""
         return Memory(self.states[rows], self.keys[rows], self.padding[rows])
 
 
 class Writing(NamedTuple):
-    """How far some titles have come: everything the next word needs to know of those before it."""
+    """The state of unfinished titles: all that the next word depends on."""
 
     state: Tensor  # (1, B · H, D) the writing LSTM's
     cell: Tensor  # (1, B · H, D)
@@ -44,7 +44,7 @@ class Writing(NamedTuple):
 
 
 class Summarizer(WordModel):
-    """Hidden vectors for every position of a title; the head turns them into words."""
+    """Computes hidden vectors for every position of a title, from which the head predicts words."""
 
     def __init__(
         self, n_words: int, eos: int, embedding: int, hidden: int, head: nn.Module,
@@ -53,11 +53,11 @@ class Summarizer(WordModel):
     ) -> None:  # fmt: skip
         super().__init__()
         self.eos = eos
-        self.embedding = Embedding(n_words, embedding)  # of both sides: they share their words
+        self.embedding = Embedding(n_words, embedding)  # of both sides, which share their vocabulary
         self.reader = LSTM(embedding, hidden)
         self.backward_reader = LSTM(embedding, hidden) if bidirectional else None
         read = 2 * hidden if bidirectional else hidden
-        self.bridge = nn.Linear(read, 2 * hidden)  # where the writer starts from
+        self.bridge = nn.Linear(read, 2 * hidden)  # the writer's initial state
         self.input_feeding = input_feeding
         self.writer = LSTM(embedding + hidden if input_feeding else embedding, hidden)
         self.look_at_words = look_at_words
@@ -80,7 +80,7 @@ class Summarizer(WordModel):
         states, _ = self.reader(embedded)
         final = _at(states, last)  # (B, 1, D)
         if self.backward_reader is not None:
-            # From each sentence's last word to its first; what fills up stays behind.
+            # Reverse each sentence; padding stays at the end.
             turned = torch.where(places <= last, last - places, places)  # (B, S)
             back, _ = self.backward_reader(_at(embedded, turned))
             final = torch.cat((final, _at(back, last)), -1)
@@ -129,7 +129,7 @@ class Summarizer(WordModel):
         start = title.new_full((title.shape[0], 1), self.eos)
         words = torch.cat((start, title[:, :-1]), 1)
         words = torch.where(words == IGNORED, self.eos, words)
-        # One look-up for both sides: each would have a gradient as large as the vocabulary.
+        # One look-up for both sides, as each has a gradient as large as the vocabulary.
         sentences, titles = self.embed(torch.cat((article, words), 1)).split((article.shape[1], words.shape[1]), 1)
         memory, writing = self.read(sentences, length)
         hidden, _ = self.write(titles, writing, memory)

@@ -1,4 +1,4 @@
-"""What language models and summarizers share: words go in, a head predicts words.
+"""The base of language models and summarizers: a word embedding and a head that predicts words.
 
 Shapes: V words.
 """
@@ -17,7 +17,7 @@ from coterie_lab.training.settings import ModelSettings
 
 
 class WordModel(nn.Module):
-    """A model with an embedding of its words and any head."""
+    """A model with a word embedding and any head."""
 
     embedding: Embedding
     head: nn.Module
@@ -80,7 +80,7 @@ def _draw_weights(model: WordModel, bound: float) -> None:
 
 
 def _tie(head: nn.Module, embedding: Embedding) -> None:
-    """Uses the same vector of a word for input and output: its own and, if the head has clusters, its cluster's."""
+    """Uses the same vectors for input and output: the word's and, if the head has clusters, its cluster's."""
     weight = getattr(head, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.shape != embedding.weight.shape:
         raise ValueError(

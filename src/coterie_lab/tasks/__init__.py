@@ -1,1 +1,1 @@
-"""What is trained: language models and summarizers."""
+"""The two tasks: language models and summarizers."""

@@ -1,1 +1,1 @@
-"""A trainer that any experiment can use: it knows updates, evaluations and checkpoints, and nothing of language."""
+"""A trainer for any task: it handles updates, evaluations and checkpoints, and knows nothing of language."""

@@ -1,7 +1,7 @@
-"""Checkpoints that are either whole or not there.
+"""Atomic checkpoints: a file is either complete or absent.
 
-A checkpoint is written to a file of its own, forced to the disk, and renamed over the last one: a run killed at any
-moment leaves the last good one. It is read with `weights_only`, which never runs code from a file.
+A checkpoint is written to a temporary file, synced to the disk, and renamed over the previous one: a run killed at any
+moment leaves the last complete one. It is read with `weights_only`, which never runs code from a file.
 """
 
 import os
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Writes tensors and plain data, whole or not at all."""
+    """Writes tensors and plain data, atomically."""
     try:
         with replacing(path) as fresh, fresh.open("wb") as file:
             torch.save({"format": FORMAT, "version": VERSION, **content}, file)
@@ -34,7 +34,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads what `save` wrote, onto the CPU; never runs code."""
+    """Reads a checkpoint onto the CPU; never runs code from it."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Forces a rename to the disk, where the system can."""
+    """Syncs a rename to the disk, if the system can."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -73,7 +73,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Restores them; a run may be resumed on another kind of device, whose generator is then left alone."""
+    """Restores them. If the run is resumed on another kind of device, that device's generator is left unchanged."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

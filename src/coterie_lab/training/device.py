@@ -1,4 +1,4 @@
-"""Where to compute, and how precisely."""
+"""The device to compute on, and the precision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from coterie_lab.training.settings import Device, Precision
 
 
 def choose_device(asked: Device, index: int = 0) -> torch.device:
-    """The device asked for; auto: a GPU where there is one."""
+    """The device of this name; auto: a GPU if there is one."""
     if asked not in get_args(Device):
         raise ValueError(f"device must be one of {', '.join(get_args(Device))}; got {asked!r}")
     if asked == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""More than one process: who is who, and what the processes must agree on.
+"""Training in several processes: ranks, communication, and a head that stays the same in all of them.
 
 Started by `torchrun`, every process trains on its own share of each batch; PyTorch's DistributedDataParallel averages
 the gradients.
@@ -44,7 +44,7 @@ class World:
         return values
 
     def by_main(self, work: Callable[[], None]) -> None:
-        """Has the main process do it; an error is raised by all, or the others would wait for it forever."""
+        """Runs it in the main process; all processes raise its error, or the others would wait forever."""
         wrong: str | None = None
         error: Exception | None = None
         if self.main:
@@ -72,10 +72,10 @@ def join() -> World:
 
 
 def leave(world: World) -> None:
-    """Leaves them."""
+    """Leaves the process group."""
     if world.size > 1 and dist.is_initialized():
-        # What still holds the group, in cycles, would let go of it only as Python ends, when its threads cannot be
-        # waited for any more: the process would then end with an error now and then.
+        # Collect reference cycles that still hold the group. If it were destroyed only as Python exits, when its
+        # threads can no longer be joined, the process would sometimes end with an error.
         gc.collect()
         dist.destroy_process_group()
 
@@ -85,18 +85,18 @@ def shared(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     if world.size == 1:
         return model
     module = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
-    # Buffers are the head's memory and clusters, the same everywhere: nothing to send. As an argument this has another
-    # name in every other version of torch.
+    # Buffers are the head's statistic and clusters, the same in all processes: no need to broadcast them. Set as an
+    # attribute, because the argument's name differs between versions of torch.
     module.broadcast_buffers = False
     return module
 
 
 class SharedHead:
-    """A self-organized head in one of several processes: each remembers the tokens of all.
+    """A self-organized head in one of several processes: each adds the tokens of all to its statistic.
 
-    A running mean depends on the order of its samples, so means kept apart and merged later would not be those of one
-    process. The hidden vectors of a step, T × D, are few numbers beside the gradients that are exchanged anyway. Given
-    all of them in the same order, every process computes the same memory, the same counts and the same clusters.
+    A running mean depends on the order of its samples, so merging separate means later would give other results than
+    one process. The hidden vectors of a step, T × D, are small next to the gradients, which are exchanged anyway. With
+    all of them in the same order, every process computes the same statistic, counts and clusters.
     """
 
     def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
@@ -113,16 +113,16 @@ class SharedHead:
         return moved
 
     def _remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
-        """In place of the head's own: `seen` (T, D), `loss` (); T is the same everywhere."""
+        """Replaces the head's `remember`: `seen` (T, D), `loss` (); T is the same in all processes."""
         everyones = _gathered(seen, self.world)
         words = _gathered(grouping.word, self.world)
-        total = loss.clone()  # not finite if anybody's is not
+        total = loss.clone()  # not finite if any process's is not
         dist.all_reduce(total)
         self.remember_own(everyones, group(words, self.head.partition), total)
 
 
 def _gathered(part: Tensor, world: World) -> Tensor:
-    """Everybody's rows, one process's after the other's: (T, ...) → (size · T, ...)."""
+    """The rows of all processes, in order of rank: (T, ...) → (size · T, ...)."""
     parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(world.size)]
     dist.all_gather(parts, part.contiguous())
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: enough to make it again."""
+"""The environment of a run: command, versions, hardware and commit, to reproduce it."""
 
 import os
 import platform
@@ -35,13 +35,13 @@ def describe() -> dict[str, Any]:
 
 
 def _program() -> list[str]:
-    """How the program that runs was called."""
+    """The command that started this program."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "coterie").removesuffix(".__main__")
     return ["coterie"] if module in ("coterie", "coterie_lab", "coterie_lab.cli") else ["python", "-m", module]
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Of the packages that are there."""
+    """The versions of installed packages."""
     found = {}
     for package in packages:
         try:
@@ -52,7 +52,7 @@ def versions_of(*packages: str) -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,9 +1,8 @@
-"""The update as one CUDA graph: hundreds of kernel launches become one.
+"""The update as one CUDA graph, which replaces hundreds of kernel launches by one.
 
-A step of a small model is bound by launching kernels, not by computing. Where batches have few shapes, the whole update
-can be recorded once for each shape and replayed. Before that a few updates, of a shape that comes later a single one,
-run as they are, on a side stream, and count like any other; recording itself computes nothing, so no update is made
-twice.
+A step of a small model is limited by launching kernels, not by computing. If batches have few shapes, the whole update
+can be recorded once per shape and replayed. Before that, a few ordinary updates run on a side stream as a warm-up; for
+later shapes, a single one. Recording itself computes nothing, so no update is made twice.
 """
 
 from collections.abc import Callable
@@ -15,21 +14,21 @@ from coterie import graphs
 from coterie_lab.training.update import Update
 
 WARM_UP = 3  # updates before recording: libraries choose their algorithms, the optimizer makes its state
-AGAIN = 1  # of a shape that comes once another is recorded: kernels are compiled for it
+AGAIN = 1  # the same for each further shape: kernels are compiled for it
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class GraphedUpdate:
-    """Calls an update; on a GPU it soon replays a recording of it."""
+    """Calls an update, records it after its warm-up, and replays the graph from then on."""
 
     def __init__(self, update: Update, say: Callable[[str], None]) -> None:
         self.update, self.say = update, say
         self.recordings: dict[Shapes, graphs.Graph[None]] = {}
-        self.met: dict[Shapes, int] = {}  # updates of a shape that is not recorded yet
+        self.met: dict[Shapes, int] = {}  # updates so far of shapes that are not recorded yet
         self.possible = True
         self.side = torch.cuda.Stream(update.device)
-        # One graph runs at a time and leaves nothing in its memory that another needs: they can share it.
+        # The graphs run one at a time and keep no state in this memory, so they can share it.
         self.memory = torch.cuda.graph_pool_handle()
 
     def __call__(self, *batch: Tensor) -> None:
@@ -52,10 +51,10 @@ class GraphedUpdate:
         torch.cuda.current_stream().wait_stream(self.side)
 
     def _record(self, shapes: Shapes, batch: tuple[Tensor, ...]) -> None:
-        # Gradients made outside must not be the ones the graph writes to.
+        # The graph must allocate its own gradients.
         self.update.optimizer.zero_grad(set_to_none=True)
         try:
-            # Every call of the update trains: those above have warmed it up.
+            # No warm-up here, because each call of the update trains: those above were the warm-up.
             self.recordings[shapes] = graphs.capture(self.update, *batch, warm_up=0, stream=self.side, pool=self.memory)
         except graphs.GraphError as error:
             self.say(f"{error}: the update runs as it is")
@@ -63,7 +62,7 @@ class GraphedUpdate:
 
 
 def graphed(update: Update, wanted: bool, possible: bool, say: Callable[[str], None]) -> Callable[..., None]:
-    """The update as a graph where there is a GPU, it is wanted, and the learner says it is possible."""
+    """The update, as a CUDA graph if it runs on a GPU, is `wanted` and is `possible`."""
     if not wanted or update.device.type != "cuda":
         return update
     if not possible:

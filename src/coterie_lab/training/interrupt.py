@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, granted between two updates."""
+"""Turns Ctrl-C and SIGTERM into a request to stop after the current update."""
 
 import signal
 import threading
@@ -7,14 +7,14 @@ from typing import Any, Self
 
 
 class Interrupt:
-    """Inside it, the first signal sets `asked`; a second Ctrl-C stops at once."""
+    """A context in which the first signal sets `asked`; a second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
         self.before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python delivers signals only there
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self._ask)
         return self

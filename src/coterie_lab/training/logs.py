@@ -1,4 +1,4 @@
-"""What a run reports: a line of JSON for every measurement, TensorBoard, and a bar in the terminal."""
+"""How a run reports its progress: a line of JSON per measurement, TensorBoard, and a bar in the terminal."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from coterie_lab.training.run import written
 
 
 class Journal:
-    """A file of JSON lines that can be cut back to where a checkpoint was made."""
+    """A file of JSON lines that can be truncated to its length at a checkpoint."""
 
     def __init__(self, path: Path, keep: int = 0) -> None:
-        """`keep`: the bytes to keep; what was written after them is cut off."""
+        """`keep`: the number of bytes to keep; the rest is truncated."""
         held = path.stat().st_size if path.exists() else 0
         if held < keep:
             raise ValueError(
@@ -36,7 +36,7 @@ class Journal:
             self.file.flush()
 
     def position(self) -> int:
-        """The bytes written so far, safe on the disk."""
+        """Syncs the file to the disk and returns its length in bytes."""
         with written(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -48,7 +48,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All lines of a journal; [] if there is none. A line that is still being written is not one yet."""
+    """All lines of a journal; [] if there is none. It leaves out an incomplete last line, which is being written."""
     if not path.exists():
         return []
     try:
@@ -58,7 +58,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 
 class Board:
-    """TensorBoard's curves, where it is installed and while it can write them: a run can do without."""
+    """Writes TensorBoard's curves if it is installed; a failure to write does not stop the run."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self.writer: Any = None
@@ -70,7 +70,7 @@ class Board:
             self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, name: str, record: dict[str, Any]) -> None:
-        """Every number of a record, under `name`."""
+        """Writes every number of a record, under `name`."""
         if self.writer is not None:
             try:
                 for key, value in record.items():
@@ -93,7 +93,7 @@ class Board:
 
 
 class Listening(Console):
-    """Standard error, whose reader may go away while the work continues."""
+    """Standard error, ignoring a reader that has gone away."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True)
@@ -104,7 +104,7 @@ class Listening(Console):
 
 
 class Bar:
-    """A bar with perplexity, words a second and the time left; without a console it shows nothing."""
+    """A progress bar with perplexity, words per second and time left; it shows nothing without a console."""
 
     def __init__(self, console: Console | None, name: str, total: int, done: int = 0) -> None:
         self.console = console or Console(quiet=True)
@@ -123,10 +123,10 @@ class Bar:
         self.progress.stop()
 
     def advance(self, step: int, perplexity: float, rate: float) -> None:
-        """Shows how far it is."""
+        """Updates the bar."""
         told = f"{perplexity:,.1f}" if perplexity < 1e7 else f"{perplexity:.3g}"
         self.progress.update(self.task, completed=step, how=f"perplexity {told} · {rate:,.0f} words/s")
 
     def say(self, message: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The training loop: updates, evaluations, early stop, checkpoints, and resuming to the last bit."""
+"""The training loop: updates, evaluations, early stopping, checkpoints, and resuming bit for bit."""
 
 import math
 import time
@@ -21,13 +21,13 @@ from coterie_lab.training.settings import TrainingSettings
 from coterie_lab.training.task import Task
 from coterie_lab.training.update import Update
 
-# After an epoch a checkpoint is made sooner, but not so soon that short epochs are spent on writing.
+# A checkpoint at the end of an epoch comes sooner, but not so often that short epochs go mostly into writing.
 EPOCH_SHARE = 0.05
 
 
 @dataclass
 class Progress:
-    """How far a run is."""
+    """The progress of a run, as stored in a checkpoint."""
 
     step: int = 0
     seconds: float = 0.0  # spent on updates alone
@@ -39,7 +39,7 @@ class Progress:
 
 
 class Trainer:
-    """Trains a task as the settings say, and keeps its run's folder."""
+    """Trains a task by its settings and maintains the run's folder."""
 
     def __init__(self, task: Task, settings: TrainingSettings, run: Run, device: torch.device, world: World) -> None:
         self.task, self.settings, self.run, self.device, self.world = task, settings, run, device, world
@@ -76,7 +76,7 @@ class Trainer:
         checkpoint.set_random_state(own["random"], self.device)
 
     def fit(self, bar: Bar) -> Progress:
-        """Trains to the end, or until the user or a lack of progress stops it."""
+        """Trains to the end, or until the user or early stopping ends it."""
         self.bar = bar
         with Interrupt() as interrupt:
             self.world.by_main(self._open)
@@ -114,7 +114,7 @@ class Trainer:
                 self._log(factor)
             if look:
                 self._evaluate()
-            if self.world.size == 1 or logged:  # several processes ask each other, and only now and then
+            if self.world.size == 1 or logged:  # processes exchange this only now and then
                 stop = any(self.world.everyone(interrupt.asked))
                 since = time.perf_counter() - saved_at
                 due = since >= settings.checkpoint_every * (EPOCH_SHARE if epoch_over else 1.0)
@@ -131,14 +131,14 @@ class Trainer:
         self.timed = (self.progress.step, self.started)
 
     def _pause(self) -> None:
-        """Stops the clock of training; waits for the device."""
+        """Stops the training clock; synchronises with the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.progress.seconds += time.perf_counter() - self.started
 
     def _log(self, factor: float) -> None:
         progress = self.progress
-        sums = self.world.everyone(float(self.update.loss_sum))  # waits for the device
+        sums = self.world.everyone(float(self.update.loss_sum))  # synchronises
         loss = sum(sums) / len(sums) / progress.summed
         self.update.loss_sum.zero_()
         progress.summed = 0
@@ -160,7 +160,7 @@ class Trainer:
         with precise(self.device, self.precision):
             measured, *_ = self.world.everyone(self.task.evaluate() if self.world.main else None)
         loss = measured["loss"]
-        # Written so that a loss that is not a number is never the lowest.
+        # In this form a loss of NaN is never the lowest.
         better = not progress.best or loss < progress.lowest
         progress.stale = 0 if better else progress.stale + 1
         if loss < progress.lowest:
@@ -179,7 +179,7 @@ class Trainer:
         self._go()
 
     def _note(self, event: str, **measured: float) -> dict[str, Any]:
-        """Writes what was measured to the log and to TensorBoard; the line of the log."""
+        """Writes a record to the log and to TensorBoard; returns the line of the log."""
         step = self.progress.step
         record = {"event": event, "step": step, "epoch": step / self.task.steps_per_epoch, **measured}
 
@@ -204,7 +204,7 @@ class Trainer:
     def _save(self) -> None:
         self._pause()
         loss = sum(self.world.everyone(float(self.update.loss_sum)))
-        if not math.isfinite(loss):  # what is saved must be worth resuming
+        if not math.isfinite(loss):  # never save a state that is not worth resuming
             raise self._diverged(loss)
         random = checkpoint.random_state(self.device)
         own = {"task": self.task.state(), "random": random, "loss_sum": self.update.loss_sum}

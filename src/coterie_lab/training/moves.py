@@ -1,7 +1,7 @@
-"""Who moved when: the clusters of all words at the start of a run, and what each reorganization changed.
+"""The history of the clusters: those of all words at the start of a run, and the moves of each reorganization.
 
-A line of JSON for each, so that the file is cut back to a checkpoint like the run's other journals. At first nearly all
-words move: their numbers and clusters are packed, about two bytes a move.
+Each is a line of JSON, so that the file can be truncated at a checkpoint like the run's other journals. At first nearly
+all words move; their numbers and clusters are compressed to about two bytes per move.
 
 Shapes: V words, M words moved.
 """
@@ -25,7 +25,7 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Move:
-    """What one reorganization changed: words, ascending, and where they went; the first of a run seats all words."""
+    """The moves of one reorganization: words, ascending, and their new clusters; a run's first entry has all words."""
 
     step: int
     words: Numbers  # (M,)
@@ -42,7 +42,7 @@ class History:
         self.moves = [Move(0, words, self.last)]
 
     def add(self, step: int, cluster_of: Tensor) -> Move:
-        """Notes where the words are now; what has changed."""
+        """Compares the clusters with those of the last call; returns what has changed."""
         now = _numbers(cluster_of)
         words = np.flatnonzero(now != self.last).astype(np.int32)
         self.last = now
@@ -51,25 +51,25 @@ class History:
 
 
 class MovesJournal(Journal):
-    """The moves of a head that has clusters, as a file; for another head it stays empty."""
+    """The file of the moves of a head with clusters; it stays empty for another head."""
 
     def __init__(self, path: Path, keep: int, head: nn.Module) -> None:
         super().__init__(path, keep)
         self.head = head if isinstance(head, SelfOrganizedSoftmax) else None
         if self.head is not None:
             self.history = History(self.head.partition.cluster_of)
-            if keep == 0:  # a resumed run has its first line already
+            if keep == 0:  # a resumed run already has its first line
                 self.write(_packed(self.history.moves[0]))
 
     def reorganized(self, step: int) -> None:
-        """Adds what the reorganization at this update has changed."""
+        """Writes the moves of the reorganization at this update."""
         if self.head is not None:
             self.write(_packed(self.history.add(step, self.head.partition.cluster_of)))
             self.history.moves.clear()  # they are in the file
 
 
 def read_moves(path: Path) -> list[Move]:
-    """What was written, or [] if nothing was."""
+    """All moves of a file; [] if there is none."""
     try:
         return [_unpacked(record) for record in read_journal(path)]
     except (ValueError, TypeError, LookupError, zlib.error) as error:
@@ -79,12 +79,12 @@ def read_moves(path: Path) -> list[Move]:
 
 
 def until(moves: list[Move], step: int) -> list[Move]:
-    """The moves up to an update: those that led to the model of that update."""
+    """The moves up to an update, which led to the model of that update."""
     return [move for move in moves if move.step <= step]
 
 
 def partitions(moves: list[Move]) -> Iterator[tuple[Move, Numbers]]:
-    """Each move with the clusters of all words before it, (V,); not the first, which has nothing before it."""
+    """Each move but the first, with the clusters of all words before it, (V,)."""
     if not moves:
         return
     now = moves[0].clusters.copy()
@@ -99,7 +99,7 @@ def _numbers(cluster_of: Tensor) -> Numbers:
 
 
 def _packed(move: Move) -> dict[str, Any]:
-    # Gaps are small where many words move, so that most of their bytes are zero; bytes of like weight stand together.
+    # Gaps are small where many words move, so most bytes are zero; grouping bytes by significance compresses them well.
     rows = np.stack((np.diff(move.words, prepend=np.int32(0)), move.clusters))  # (2, M)
     planes = np.ascontiguousarray(rows, dtype="<i4").view(np.uint8).reshape(-1, 4).T  # (4, 2M)
     packed = zlib.compress(np.ascontiguousarray(planes).tobytes())

@@ -25,7 +25,7 @@ Group = dict[str, Any]
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Takes the learning rate as a tensor on the device, and divides gradients as it reads them."""
+    """An optimizer whose learning rate is a tensor on the device, and that scales gradients as it reads them."""
 
     def __init__(self, params: ParamsT, lr: float, **defaults: Any) -> None:
         # "fused" makes load_state_dict put the counts of steps onto the parameters' device.
@@ -45,20 +45,20 @@ class Optimizer(torch.optim.Optimizer):
                 self.update(group, parameters, scale if group.get("clipped", True) else None)
 
     def update(self, group: Group, parameters: list[Tensor], scale: Tensor | None) -> None:
-        """Updates parameters of a group, all of which have gradients."""
+        """Updates the parameters of a group that have gradients."""
         raise NotImplementedError
 
     def held(self, parameters: list[Tensor], name: str) -> list[Tensor]:
-        """The state of this name of every parameter."""
+        """The state called `name` of every parameter."""
         return [self.state[parameter][name] for parameter in parameters]
 
     def set_learning_rate(self, factor: float) -> None:
-        """Multiplies what each group starts from; in place, because a graph may be reading it."""
+        """Sets learning rates to `factor` times the initial ones; in-place, because a CUDA graph may read them."""
         for group in self.param_groups:
             group["lr"].fill_(group["initial_lr"] * factor)
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Loads a state; the learning rates stay the tensors they are, on the device they are on."""
+        """Loads a state into the existing learning-rate tensors, which stay on their device."""
         rates = [group["lr"] for group in self.param_groups]
         self.load_state_dict(state)
         for group, rate in zip(self.param_groups, rates, strict=True):
@@ -100,7 +100,7 @@ class Adam(Optimizer):
 
 
 def is_large(parameter: Tensor) -> bool:
-    """Whether our kernel takes a parameter, and is faster for it."""
+    """Whether our kernel can update a parameter, and is faster for it."""
     usual = parameter.is_cuda and parameter.dtype == torch.float32 and parameter.is_contiguous()
     return HAS_TRITON and usual and parameter.numel() >= LARGE
 
@@ -146,7 +146,7 @@ class Adagrad(Optimizer):
 
 
 def build(settings: TrainingSettings, groups: list[Group]) -> Optimizer:
-    """The optimizer that the settings ask for, over groups of parameters."""
+    """The optimizer of the settings for groups of parameters."""
     prepared: list[Group] = []
     for group in filter(lambda group: group["params"], groups):
         rate = settings.learning_rate * group.get("factor", 1.0)
@@ -157,7 +157,7 @@ def build(settings: TrainingSettings, groups: list[Group]) -> Optimizer:
 
 
 def factor(schedule: Schedule, step: int, steps_per_epoch: int, epochs: int, warmup: int = 0) -> float:
-    """What the learning rate is multiplied by at update `step`, counted from 0."""
+    """The factor of the learning rate at update `step`, counted from 0."""
     total = steps_per_epoch * epochs
     rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if schedule == "halving":

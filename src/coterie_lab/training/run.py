@@ -20,21 +20,21 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.json"
-        self.environments = path / "environment.jsonl"  # a line each time the run was started
+        self.environments = path / "environment.jsonl"  # a line per start of the run
         self.log = path / "log.jsonl"
         self.reorganizations = path / "reorganizations.jsonl"
-        self.moves = path / "moves.jsonl"  # who moved at each of them, packed
+        self.moves = path / "moves.jsonl"  # the moves of each of them, compressed
         self.checkpoint = path / "checkpoint.pt"  # to resume from
-        self.best = path / "model.pt"  # the model that is kept for use
-        self.result = path / "result.json"  # there once the run is finished
+        self.best = path / "model.pt"  # the model to keep
+        self.result = path / "result.json"  # exists once the run is finished
         self.partition = path / PARTITION  # the clusters it was given
         self.clusters = path / "clusters.json"  # those it has learned, for others
 
     @classmethod
     def create(cls, path: Path, kind: str, content: dict[str, Any], force: bool) -> "Run":
-        """A new folder with its configuration; `force`: in place of a run that is there."""
+        """Creates a folder with its configuration; `force`: replaces an existing run."""
         run = cls(path)
-        # A name that ends so is of a file that was never finished.
+        # Files with this suffix were never completed.
         if path.exists() and (not path.is_dir() or any(found.suffix != ".new" for found in path.iterdir())):
             if not run.config.is_file():
                 raise ValueError(f"{path} is there and is not a run: choose another name for --out")
@@ -51,7 +51,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path, kind: str) -> tuple["Run", dict[str, Any]]:
-        """A run that is there, and its configuration."""
+        """Opens an existing run and reads its configuration."""
         run = cls(path)
         if not run.config.is_file():
             raise ValueError(f"{path} is not a run: there is no {run.config.name} in it")
@@ -66,25 +66,25 @@ class Run:
         return run, content
 
     def started(self) -> None:
-        """Notes where and how the run was started (again)."""
+        """Records the environment in which the run was started or resumed."""
         with written(self.environments), self.environments.open("a") as file:
             file.write(json.dumps(describe(), ensure_ascii=False) + "\n")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON whole or not at all."""
+    """Writes JSON atomically."""
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file atomically."""
     with written(path), replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; the file that was written takes the place of `path` when nothing went wrong."""
+    """Yields a temporary path to write to, and renames that file to `path` if there was no error."""
     fresh = path.with_name(path.name + ".new")
     try:
         yield fresh
@@ -95,7 +95,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Says which file it was that could not be written, and what to do."""
+    """Turns an error of writing into one that names the file and says what to do."""
     try:
         yield
     except OSError as error:
@@ -107,7 +107,7 @@ def written(path: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds a folder that only one process at a time may train into."""
+    """Locks a folder, so that only one process at a time trains into it."""
     try:
         import fcntl
     except ImportError:  # not every system has such locks
@@ -128,7 +128,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON; a file that is not says so in one line."""
+    """Reads JSON; raises a one-line error if the file is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

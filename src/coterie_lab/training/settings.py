@@ -16,7 +16,7 @@ WIDEST = 1 << 20  # of an embedding or a hidden layer
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How to train: plain data, written into the run's folder and read back from it."""
+    """How to train; plain data, which is stored in the run's folder."""
 
     epochs: int = option(5, "passes over the training data", "optimizer", least=1)
     optimizer: Optimizer = option("adam", "how gradients become updates", "optimizer")
@@ -46,22 +46,22 @@ class TrainingSettings:
         check(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The settings as plain data for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Self:
-        """From `to_dict`'s result; a field that does not exist is named."""
+        """The settings from `to_dict`'s result; raises for a field that does not exist."""
         known = {field.name for field in fields(cls)}
         if stranger := next((name for name in given if name not in known), None):
             raise ValueError(f"there is no setting called {stranger!r}; there are: {', '.join(sorted(known))}")
         return cls(**given)
 
 
-# Not options of a head: whoever builds it passes these.
+# Arguments that the caller of a head sets, and that are therefore not options.
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
-# What a preset that follows the paper to the letter gives these heads: none of them starts from the counts there.
+# Head options of the preset "paper": in the paper, no head initialises biases from the counts.
 _PRINTED_BIASES: dict[str, Any] = {"biases": "random"}
 _NO_BIASES: dict[str, Any] = {"bias": False}
 AS_PRINTED = {
@@ -81,9 +81,9 @@ class ModelSettings(TrainingSettings):
     tied: bool = option(False, "use one matrix for input and output words", "model", flags="--tied/--untied")
     initial_range: float | None = option(
         0.1,
-        "weights start uniform between minus this and this",
+        "draw initial weights uniformly from minus this to this",
         "model",
-        unset="as torch starts them",
+        unset="torch's initialization",
         least=0,
         most=1e6,
     )
@@ -96,7 +96,7 @@ class ModelSettings(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if taken := [name for name in self.head_options if name in GIVEN]:
-            raise ValueError(f"the head's {taken[0]} is not for choosing: it comes with the model and its training")
+            raise ValueError(f"{taken[0]} is not an option of the head: the model and its training set it")
         if self.settle < 1 and "reorganize_until" in self.head_options:
             raise ValueError("settle and the head's reorganize_until say the same thing: give one of them")
         if self.tied and self.embedding != self.hidden:
@@ -106,7 +106,7 @@ class ModelSettings(TrainingSettings):
 
     @classmethod
     def from_presets(cls, presets: dict[str, dict[str, Any]], preset: str, given: dict[str, Any]) -> Self:
-        """The settings of one of the presets, with what is given in their place."""
+        """The settings of a preset, with those in `given` replaced."""
         if preset not in presets:
             raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(presets)}")
         return cls.from_dict({**presets[preset], **given, "preset": preset})

@@ -1,4 +1,4 @@
-"""A run from its folder to its result: created or resumed, trained, and its result written."""
+"""Carries out a run: creates or resumes its folder, trains, and writes the result."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ AnySettings = TypeVar("AnySettings", bound=ModelSettings)
 
 
 class How(TypedDict, total=False):
-    """How a run begins, and where it is shown."""
+    """How to start a run, and where to show it."""
 
     resume: bool  # the run that is there, whose settings must be these
     force: bool  # replace the run that is there
@@ -33,7 +33,7 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Data:
-    """What a run is trained on."""
+    """The data of a run, as its folder records them."""
 
     kind: str  # of run
     path: Path
@@ -52,7 +52,7 @@ def train(
     console: Console | None = None,
     world: World | None = None,
 ) -> Progress:
-    """Trains into the folder `out`. A run that is finished stays as it is when it is resumed."""
+    """Trains into the folder `out`. Resuming a finished run changes nothing."""
     run, world = Run(out), world or World()
     device = choose_device(settings.device, world.local_rank)
     finished = world.everyone(resume and run.result.exists())[0]  # the main process's view of the disk

@@ -1,4 +1,4 @@
-"""What the trainer trains: a model whose head predicts words, and the batches it learns from."""
+"""The interface between the trainer and a task: a model whose head predicts words, and its batches."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from coterie_lab.training.settings import ModelSettings
 
 
 class Task:
-    """A model on its data; a subclass says how its batches and its loss are made."""
+    """A model with its data; a subclass defines batches and loss."""
 
-    words_per_step: int  # in all processes together
+    words_per_step: int  # of all processes together
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Task:
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
             head.reorganize_until = round(settings.settle * settings.epochs * steps_per_epoch)
-        # Whether an update waits for nothing, and batches have few shapes.
+        # Whether an update can be captured: it never synchronises, and batches have few shapes.
         self.graphable = bool(head.graphable)
         self.module = distributed.shared(self.model, world, device)
         if world.rank:
-            torch.manual_seed(settings.seed + world.rank)  # each process drops out other units
+            torch.manual_seed(settings.seed + world.rank)  # so that dropout differs between processes
 
     def groups(self) -> list[Group]:
-        """All parameters, in groups that are trained alike."""
+        """All parameters, in groups with the same hyperparameters."""
         return [{"params": list(self.model.parameters())}]
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
@@ -57,23 +57,23 @@ class Task:
         raise NotImplementedError
 
     def evaluate(self) -> dict[str, float]:
-        """What the model is worth now, on the development data; a smaller "loss" is better."""
+        """Evaluates the model on the development data; a smaller "loss" is better."""
         raise NotImplementedError
 
     def start_epoch(self) -> None:
         """Called before an epoch's first batch."""
 
     def carry(self) -> None:
-        """Updates, in place, what the next batch starts from; called after the backward pass."""
+        """Updates, in-place, the state that the next batch starts from; called after the backward pass."""
 
     def updated(self) -> dict[str, Any] | None:
-        """Lets the head count an update; what it reorganized, if it did."""
+        """Calls the head's `step()`; returns what it reorganized, or None."""
         moved = self.shared_head.step() if self.shared_head else None
         return None if moved is None else asdict(moved)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold of this process besides the model and the optimizer."""
+        """The state of this process for a checkpoint, besides model and optimizer."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes over what `state` returned."""
+        """Restores what `state` returned."""

@@ -1,4 +1,4 @@
-"""A trained model, read from its run's folder for use.
+"""A trained model, loaded from its run's folder for inference.
 
 Shapes: V words.
 """
@@ -28,7 +28,7 @@ AnySettings = TypeVar("AnySettings", bound=ModelSettings)
 
 @dataclass(frozen=True)
 class Trained(Generic[AnyModel, AnySettings]):
-    """A model, its words, and how it was made; a subclass says what kind of model, and how text is split for it."""
+    """A model, its vocabulary and its settings; a subclass defines the kind of model and how to split text for it."""
 
     path: Path
     model: AnyModel
@@ -45,7 +45,7 @@ class Trained(Generic[AnyModel, AnySettings]):
 
     @classmethod
     def open(cls, path: Path, device: Device = "auto") -> Self:
-        """The model that a run kept."""
+        """Loads the model that a run kept."""
         run, config = Run.open(path, cls.kind)
         if not (run.best.exists() or run.result.exists()):
             raise ValueError(
@@ -62,7 +62,7 @@ class Trained(Generic[AnyModel, AnySettings]):
         try:
             settings = cls.settings_class.from_dict(config["settings"])
             words, counts = vocabulary["words"], torch.tensor(vocabulary["counts"], dtype=torch.int64)
-            # What a head was made from is in its state: no text is read again, no clusters are looked for.
+            # The head's state dict holds what it was built from, so that this reads no text and computes no clusters.
             material = Material(words, np.empty(0, np.int64), _saved_clusters(state))
             model = cls.build(run, settings, words, counts, material)
             model.load_state_dict(state)
@@ -78,28 +78,28 @@ class Trained(Generic[AnyModel, AnySettings]):
 
     @classmethod
     def stored_settings(cls, path: Path) -> AnySettings:
-        """The settings of a run, which need not have a model yet."""
+        """Reads the settings of a run, which may have no model yet."""
         found: AnySettings = cls.settings_class.from_dict(Run.open(path, cls.kind)[1]["settings"])
         return found
 
     @staticmethod
     def build(run: Run, settings: Any, words: list[str], counts: Tensor, material: Material) -> Any:
-        """The model of a run, before its weights are loaded."""
+        """Builds the model of a run, without its weights."""
         raise NotImplementedError
 
     @property
     def organized(self) -> SelfOrganizedSoftmax:
-        """The head, if it has clusters."""
+        """The head if it has clusters, else None."""
         if not isinstance(self.model.head, SelfOrganizedSoftmax):
             raise ValueError(f"{self.path} was trained with the head {self.settings.head!r}, which has no clusters")
         return self.model.head
 
     def tokens(self, text: str) -> list[str]:
-        """The words of a text as the model reads them."""
+        """Splits a text into words as the model reads them."""
         raise NotImplementedError
 
     def ids(self, tokens: list[str]) -> list[int]:
-        """Their numbers; unknown ones are <unk>."""
+        """The ids of words; unknown ones are <unk>."""
         return [self.id_of.get(token, self.id_of[UNK]) for token in tokens]
 
     @cached_property
@@ -108,6 +108,6 @@ class Trained(Generic[AnyModel, AnySettings]):
 
 
 def _saved_clusters(state: dict[str, Tensor]) -> Partition | None:
-    """Those of a saved model whose head has some."""
+    """The clusters in a saved model, if its head has any."""
     cluster_of, clusters = state.get("head.partition.cluster_of"), state.get("head.cluster_weight")
     return None if cluster_of is None or clusters is None else Partition(cluster_of, clusters.shape[0])

@@ -1,4 +1,4 @@
-"""One update: forward, backward, clip, optimizer. Nothing in it waits for the device."""
+"""One update: forward, backward, clipping, optimizer; it never synchronises."""
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Update:
         self.loss_sum += loss.detach()
 
     def _scale(self) -> Tensor | None:
-        """What clipping divides the gradients by, (): the optimizer does it as it reads them."""
+        """The scalar () by which the optimizer divides gradients as it reads them, to clip them."""
         gradients = [parameter.grad for parameter in self.clipped if parameter.grad is not None]
         if self.clip is None or not gradients:
             return None

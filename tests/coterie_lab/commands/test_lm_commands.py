@@ -199,7 +199,7 @@ TRAINING_MISTAKES = [
     ("--head none", "there is no head called 'none'"),
     ("--head-option x=1", "cannot be built with"),
     ("--head-option x", "takes NAME=VALUE; got 'x'"),
-    ("--head-option reduction=none", "reduction is not for choosing"),
+    ("--head-option reduction=none", "reduction is not an option of the head"),
     ("--settle 0.5 --head-option reorganize_until=9", "settle and the head's reorganize_until say the same"),
     ("--preset worst", "there is no preset 'worst'; there are: best, paper"),
     ("--sequences 5000", "too short for 5000 sequences"),

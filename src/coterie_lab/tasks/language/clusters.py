@@ -1,4 +1,4 @@
-"""The clusters of a trained model, for people: the paper's Table 3, and the company of a word.
+"""The clusters of a trained model, to read: the paper's Table 3, and the neighbours of a word.
 
 Shapes: V words, C clusters.
 """
@@ -24,7 +24,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Company:
-    """Where a word sits, the words nearest to it there, and the clusters that would suit it next best."""
+    """A word's cluster, the nearest words in it, and the clusters that suit it next best."""
 
     word: str
     cluster: Cluster
@@ -33,7 +33,7 @@ class Company:
 
 
 def clusters(trained: Trained, length: int | None = None) -> list[Cluster]:
-    """All clusters with words, from frequent to rare; `length`: words shown of each, None for all."""
+    """All clusters that have words, from frequent to rare; `length`: how many words of each, None for all."""
     head = trained.organized
     mass = torch.zeros(head.n_clusters, dtype=torch.int64)
     mass.index_add_(0, head.partition.cluster_of.cpu(), trained.counts)
@@ -43,8 +43,8 @@ def clusters(trained: Trained, length: int | None = None) -> list[Cluster]:
 
 
 def table(trained: Trained, n: int = 8, length: int = 12) -> list[Cluster]:
-    """A few clusters to read, evenly from frequent to rare (the paper's Table 3)."""
-    # A cluster of one or two very frequent words is no cluster to read.
+    """A few clusters, spread evenly from frequent to rare (the paper's Table 3)."""
+    # Clusters of one or two very frequent words show nothing.
     readable = [found for found in clusters(trained, length) if found.size > 2] or clusters(trained, length)
     n = min(n, len(readable))
     return [readable[round(place * (len(readable) - 1) / max(n - 1, 1))] for place in range(n)]
@@ -60,7 +60,7 @@ def cluster(trained: Trained, number: int, length: int | None) -> Cluster:
 
 
 def company(trained: Trained, word: str, length: int = 12, runners_up: int = 3) -> Company:
-    """The company of one word."""
+    """The neighbours of one word."""
     if word not in trained.id_of:
         close = get_close_matches(word, trained.words, 3)
         hint = f"; it has {', '.join(close)}" if close else ""

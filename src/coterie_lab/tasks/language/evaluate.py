@@ -1,4 +1,4 @@
-"""What a language model is worth: perplexity, its two factors, and perplexity by how frequent the words are.
+"""Evaluates a language model: perplexity, its two factors, and perplexity by frequency of the words.
 
 Shapes: V words, B sequences, L steps.
 """
@@ -15,14 +15,14 @@ from coterie_lab.data.streams import IGNORED, Ids, whole
 from coterie_lab.models.language import LanguageModel
 from coterie_lab.models.lstm import State
 
-# Few streams: each begins without a past. Long steps: they make no difference without gradients.
+# Few streams, since each starts without context. Long steps, since without gradients they need little memory.
 SEQUENCES, LENGTH = 16, 64
 BANDS = (100, 1_000, 10_000)  # ranks by frequency at which a band ends
 
 
 @dataclass(frozen=True)
 class Band:
-    """Words of like frequency."""
+    """A band of words of similar frequency."""
 
     words: str  # which ranks
     share: float  # of the text
@@ -31,7 +31,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over every word of a text but the first, which nothing precedes."""
+    """The results over every word of a text but the first, which has no context."""
 
     words: int
     loss: float  # nats a word
@@ -44,10 +44,10 @@ class Evaluation:
 def evaluate(
     model: LanguageModel, ids: Ids, counts: Tensor, sequences: int = SEQUENCES, length: int = LENGTH
 ) -> Evaluation:
-    """Reads a text and says how well it was foreseen; `counts` (V,) of the training text."""
+    """Evaluates the model on a text; `counts` (V,) of the training text."""
     device = model.embedding.weight.device
     band_of, names = frequency_bands(counts)
-    # A place more: for targets that are none.
+    # The extra element is for ignored targets.
     sums = torch.zeros(2, len(names) + 1, dtype=torch.float64, device=device)  # log P and words by band
     band_of = torch.cat((band_of, torch.tensor([len(names)]))).to(device)
     state: State | None = None
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:
-    """The band of each word (V,) by its rank in the training text, and the bands' names."""
+    """The band of each word, (V,), by its rank in the training text, and the names of the bands."""
     ends = [end for end in BANDS if end < counts.numel()]
     rank = torch.empty_like(counts)
     rank[counts.argsort(descending=True, stable=True)] = torch.arange(counts.numel())
@@ -80,6 +80,6 @@ def frequency_bands(counts: Tensor) -> tuple[Tensor, list[str]]:
 
 
 def unigram_perplexity(counts: Tensor, ids: Ids) -> float:
-    """Of a text to someone who knows how often each word occurs, (V,), and nothing else; each counted once more."""
+    """The perplexity of a text under the unigram frequencies `counts` (V,) + 1."""
     log_prob = (counts.double() + 1).log() - math.log(float(counts.sum()) + counts.numel())
     return perplexity(-float(log_prob[torch.from_numpy(ids.astype("int64"))].mean()))

@@ -23,9 +23,9 @@ class Settings(ModelSettings):
     clip_embedding: bool = option(False, "clip the embedding's gradient with the others", "optimizer")
 
 
-# The default of every field is what was measured best on text8. As the paper prints it: Adagrad from zero, no dropout,
-# ReLU behind the projections. (The perplexity it reports needs the details of Grave et al.'s recipe, which it does not
-# list: dropout 0.25, an accumulator started at 1e-5, one sum for each row of the embedding, a halved learning rate.)
+# The default of every field is what was measured best on text8. "paper" is what the paper prints: Adagrad from zero, no
+# dropout, ReLU after the projections. (The perplexity it reports needs details of Grave et al.'s recipe that it does
+# not list: dropout 0.25, an accumulator started at 1e-5, one sum per row of the embedding, a halved learning rate.)
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
@@ -36,13 +36,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-# The preset "best" with the self-organized head, unless given otherwise. In the paper words move every 1,000 updates,
-# and to the end of the run.
+# Of the preset "best" with the self-organized head. In the paper, words move every 1,000 updates to the end of the run.
 REORGANIZE_EVERY, SETTLE = 250, 0.7
 
 
 def from_preset(preset: str = "best", **given: Any) -> Settings:
-    """A preset with what is given in its place."""
+    """The settings of a preset, with those in `given` replaced."""
     settings = Settings.from_presets(PRESETS, preset, given)
     if preset == "paper":
         return replace(settings, head_options={**AS_PRINTED.get(settings.head, {}), **settings.head_options})

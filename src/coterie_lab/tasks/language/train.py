@@ -30,21 +30,21 @@ KIND = "language model"
 
 
 def build(settings: Settings, counts: Tensor, material: Material | None = None) -> LanguageModel:
-    """The model, on the CPU; `counts` (V,), `material`: what else its head may need."""
+    """Builds the model on the CPU; `counts` (V,), `material`: what else its head may need."""
     options = dict(settings.head_options)
     if material is not None and material.partition is not None:
-        options.pop("partition", None)  # where the clusters came from; it may no longer be there
+        options.pop("partition", None)  # the file of the clusters, which may no longer exist
     shape = counts.numel(), settings.embedding, settings.hidden
     model = partial(LanguageModel, *shape, layers=settings.layers, dropout=settings.dropout)
     return assemble(settings, counts, material, options, model)
 
 
 def groups(model: LanguageModel, settings: Settings) -> list[Group]:
-    """All parameters, once each: the embedding, the LSTM (with weight decay), the projections, the rest."""
+    """All parameters in four groups: the embedding, the LSTM (with weight decay), the projections, the rest."""
     embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), projection_of(model.head)
     apart = {*embedding, *lstm, *projection}
     rest = [parameter for parameter in model.parameters() if parameter not in apart]
-    # A tied matrix learns from all words of every batch: one sum a row would be too coarse.
+    # A tied matrix gets gradients for all words in every batch: a single sum per row would be too coarse.
     rowwise = settings.row_accumulator and not settings.tied
     clipped = settings.clip_embedding or settings.tied
     return [
@@ -56,13 +56,13 @@ def groups(model: LanguageModel, settings: Settings) -> list[Group]:
 
 
 class LanguageTask(Task):
-    """A language model on a corpus, as the trainer sees it."""
+    """Training a language model on a corpus, for the trainer."""
 
     model: LanguageModel
     settings: Settings
 
     def __init__(self, corpus: Corpus, settings: Settings, device: torch.device, world: World) -> None:
-        if len(corpus.dev) < 2:  # told before an epoch is spent on it
+        if len(corpus.dev) < 2:  # raised before any training
             raise ValueError(
                 f"{corpus.path} has {len(corpus.dev)} word(s) for development, and two are the least: prepare the text "
                 "with a longer development part"
@@ -94,21 +94,21 @@ class LanguageTask(Task):
 
     def evaluate(self) -> dict[str, float]:
         found = vars(evaluate(self.model, self.corpus.dev, self.corpus.counts))
-        # Not the number of words, nor the bands of frequency, nor what a head without clusters lacks.
+        # Without the number of words, the bands of frequency, and what a head without clusters lacks.
         return {name: value for name, value in found.items() if isinstance(value, float)}
 
     def start_epoch(self) -> None:
-        """The text begins anew."""
+        """Resets the LSTM's state, as the text begins anew."""
         for carried in self.carried:
             carried.zero_()
 
     def carry(self) -> None:
-        """The LSTM's state goes into the next step."""
+        """Carries the LSTM's state into the next step."""
         for carried, latest in zip(self.carried, self.latest, strict=True):
             carried.copy_(latest)
 
     def state(self) -> dict[str, Any]:
-        """The carried state: that of this process's sequences."""
+        """The LSTM's state of this process's sequences."""
         return {"carried": list(self.carried)}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -122,11 +122,11 @@ def train(corpus: Corpus, out: Path, settings: Settings, **how: Unpack[start.How
 
 
 def data(corpus: Corpus) -> start.Data:
-    """What a run remembers of its corpus."""
+    """What a run records of its corpus."""
     told = {
         "train_words": len(corpus.train), "dev_words": len(corpus.dev), "vocabulary": corpus.n_words,
         "digest": digest(corpus.words, corpus.counts, corpus.source),
     }  # fmt: skip
-    # The counts are of this text: of pairs prepared for a summarizer, the file's are of the titles alone.
+    # Count this text: the counts stored with pairs for a summarizer are those of the titles alone.
     kept = read_json(corpus.path / VOCABULARY) | {"counts": corpus.counts.tolist()}
     return start.Data(KIND, corpus.path, told, {VOCABULARY: json.dumps(kept, ensure_ascii=False)})

@@ -20,12 +20,12 @@ from coterie_lab.tasks.language.train import KIND, build
 from coterie_lab.training import trained
 from coterie_lab.training.run import Run
 
-TRIES = 100  # draws before the most probable word that is not <unk> is taken instead
+TRIES = 100  # draws of <unk> before the most probable other word is taken
 
 
 @dataclass(frozen=True)
 class Score:
-    """Of one line; its first word follows nothing, so it is read and not scored."""
+    """The score of one line; its first word has no context, so it is read but not scored."""
 
     log_prob: float  # natural logarithm, of all words after the first
     words: int  # scored
@@ -33,7 +33,7 @@ class Score:
 
 
 class Trained(trained.Trained[LanguageModel, Settings]):
-    """A language model, its words, and how text is split into them."""
+    """A language model with its vocabulary and tokenizer."""
 
     kind, command, settings_class = KIND, "lm", Settings
 
@@ -42,7 +42,7 @@ class Trained(trained.Trained[LanguageModel, Settings]):
         return build(settings, counts, material)
 
     def tokens(self, text: str) -> list[str]:
-        """The words of a text, split as the training text was; with <eos>, where that has it, at ends of lines."""
+        """Splits a text like the training text, with <eos> at ends of lines if that has it."""
         return tokens_of(text, self.prepared["lower"], self.prepared["eos"])
 
     @torch.no_grad()
@@ -70,14 +70,14 @@ class Trained(trained.Trained[LanguageModel, Settings]):
         else:
             generator.manual_seed(seed)
         head = cast(Head, self.model.head)
-        # Without a prompt the text follows an unknown word.
+        # Without a prompt, the text follows an unknown word.
         words = torch.tensor([ids or [unknown]], device=self.device)  # (1, L)
         state = None
         for _ in range(length):
             hidden, state = self.model.hidden(words, state)
             last = hidden[:, -1]  # (1, D)
             for _ in range(TRIES if temperature else 0):
-                # Drawing again until it is not <unk> is drawing from all the others.
+                # Drawing again until the word is not <unk> samples from all others.
                 drawn = head.sample(last, temperature, top_k, top_p, generator)
                 if int(drawn) != unknown:
                     break
@@ -89,7 +89,7 @@ class Trained(trained.Trained[LanguageModel, Settings]):
 
     @torch.no_grad()
     def score(self, lines: Iterable[str]) -> Iterator[Score]:
-        """How probable each line is, by itself."""
+        """Scores each line independently."""
         for line in lines:
             ended = line if line.endswith("\n") else f"{line}\n"
             ids = torch.tensor([self.ids(self.tokens(ended))], dtype=torch.int64, device=self.device)  # (1, L)

@@ -1,7 +1,7 @@
 """Clusters for a summarizer: a language model with the self-organized head learns them from the pairs' text.
 
-In the paper that text is the titles'. Words that are in sentences alone, which a title may copy all the same, are then
-left where chance put them: the sentences tell where they belong.
+In the paper that text is the titles alone. Words that occur only in sentences, which a title may copy, then keep their
+random clusters; reading the sentences too gives these words clusters of their own kind.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from coterie_lab.training.start import How
 
 
 def cluster(pairs: Pairs, out: Path, settings: Settings, reading: Reading = "both", **how: Unpack[How]) -> Path | None:
-    """Trains the language model into the folder `out`; the file of its clusters, None if it was stopped before."""
+    """Trains the language model into the folder `out`; returns the file of its clusters, None if it was stopped."""
     if not train(pairs.language(reading), out, settings, **how).finished:
         return None
     file = Run(out).clusters
@@ -27,13 +27,13 @@ def cluster(pairs: Pairs, out: Path, settings: Settings, reading: Reading = "bot
 
 
 def read_by(run: Path, pairs: Pairs) -> Reading:
-    """What the language model of a run reads of these pairs."""
+    """Which part of the pairs the language model of a run reads."""
     _, stored = Run.open(run, KIND)
     return "titles" if stored["corpus"]["train_words"] == len(pairs.part("train").title.ids) else "both"
 
 
 def load(path: Path, pairs: Pairs) -> Partition:
-    """The clusters of a file, or of the language model's folder; refused if they are of other words."""
+    """Loads clusters from a file or the language model's folder; raises if they are of another vocabulary."""
     file = Run(path).clusters if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: give a file of clusters, or the folder of `summarize cluster`")

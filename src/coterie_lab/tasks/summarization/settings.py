@@ -18,14 +18,14 @@ class Settings(ModelSettings):
     weight_decay: float = 1e-6
     dropout: float = 0.6
     tied: bool = True
-    keep: Keep = "last"  # titles still get better when perplexity no longer does
+    keep: Keep = "last"  # titles still improve when perplexity no longer does
     bidirectional: bool = option(True, "read the sentence from both ends", "model", flags="--bidirectional/--one-way")
     look_at_words: bool = option(True, "let the attention see the words' vectors beside the states", "model")
     input_feeding: bool = option(False, "feed the head's input for a word into the next step; slower", "model")
     batch: int = option(512, "pairs in a batch", "data", least=1)
 
 
-# As the paper describes it: read in one direction, no dropout, no clipping, a constant learning rate.
+# "paper" is what the paper describes: one reading direction, no dropout, no clipping, a constant learning rate.
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# The preset "best", by head.
+# Head options of the preset "best".
 _SMOOTHED: dict[str, Any] = {"label_smoothing": 0.1}
 _TWO_LEVEL: dict[str, Any] = {**_SMOOTHED, "projection": False}
 HEAD_OPTIONS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ REORGANIZE_EVERY = 100  # updates, about an epoch
 
 
 def from_preset(preset: str = "best", clusters: bool = False, **given: Any) -> Settings:
-    """A preset with what is given in its place; `clusters`: whether the head will be given any, which then stay."""
+    """The settings of a preset, with those in `given` replaced; `clusters`: whether the head gets fixed clusters."""
     settings = Settings.from_presets(PRESETS, preset, given)
     usual = (HEAD_OPTIONS if preset == "best" else AS_PRINTED).get(settings.head, {})
     if preset == "best" and settings.head == "self-organized":
@@ -55,8 +55,9 @@ def from_preset(preset: str = "best", clusters: bool = False, **given: Any) -> S
     return replace(settings, head_options={**usual, **settings.head_options})
 
 
-# The language model that learns clusters reads sentences and titles, or as in the paper titles alone. Either text is
-# short beside text8, so that words move more often. For both, a model like the summarizer: tied, without projections.
+# The language model that learns clusters reads "both" sentences and titles, or as in the paper "titles" alone. These
+# texts are shorter than text8, so words move more often. For "both", the model is like the summarizer: tied, without
+# projections.
 USUAL: dict[str, dict[str, Any]] = {
     "both": {
         "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
@@ -67,7 +68,7 @@ USUAL: dict[str, dict[str, Any]] = {
 
 
 def language_settings(reading: str, preset: str = "best", **given: Any) -> language.Settings:
-    """The settings of the language model that learns clusters, with what is given in their place."""
+    """The settings of the language model that learns clusters, with those in `given` replaced."""
     usual = USUAL[reading]
     options = {**usual["head_options"], **given.pop("head_options", {})}
     return language.from_preset(preset, **{**usual, **given, "head_options": options})
@@ -75,13 +76,13 @@ def language_settings(reading: str, preset: str = "best", **given: Any) -> langu
 
 @dataclass(frozen=True)
 class Decoding:
-    """How titles are searched for and written down."""
+    """The settings of the beam search for titles."""
 
     beam: int = option(5, "hypotheses kept", least=1)
     longest: int = option(30, "the most words of a title", flags="--length", least=1)
     end: bool = True  # False: the end is suppressed and every title has exactly `longest` words, as DUC is scored
     penalty: float = option(0.5, "compare titles by log P / length ^ this", flags="--length-penalty", least=0, most=10)
-    replace_unknown: bool = option(False, "write for <unk> the word that was looked at", flags="--replace-unknown")
+    replace_unknown: bool = option(False, "replace <unk> by the word the attention is on", flags="--replace-unknown")
     batch: int = option(32, "sentences searched side by side", least=1)
 
     def __post_init__(self) -> None:

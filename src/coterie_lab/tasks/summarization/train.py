@@ -51,7 +51,7 @@ def build(
 
 
 def _check_partition(head: str, partition: Partition, n_words: int) -> None:
-    """Refuses clusters of another vocabulary, or a head that takes none."""
+    """Raises for clusters of another vocabulary, or a head that takes none."""
     if partition.n_words != n_words:
         raise ValueError(
             f"the clusters are of {partition.n_words:,} words and the pairs have {n_words:,}: learn them from these "
@@ -64,7 +64,7 @@ def _check_partition(head: str, partition: Partition, n_words: int) -> None:
 
 
 def evaluate(model: Summarizer, batches: Batches) -> dict[str, float]:
-    """Over every word of the titles, their ends among them: loss and perplexity, and of the clusters if it has some."""
+    """Loss and perplexity over all words and ends of the titles, and the cluster perplexities if there are any."""
     device = model.embedding.weight.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     words = 0
@@ -73,13 +73,13 @@ def evaluate(model: Summarizer, batches: Batches) -> dict[str, float]:
             words += int((batch.title >= 0).sum())  # still on the CPU
             batch = batch.to(device)
             hidden = model.hidden(*batch)
-            total += model.head(hidden, batch.title).output.double().sum()  # 0 where there is no word
+            total += model.head(hidden, batch.title).output.double().sum()  # 0 for padding
     loss = -float(total) / words
     return {"loss": loss, "perplexity": perplexity(loss), **factors}
 
 
 class SummaryTask(Task):
-    """A summarizer on pairs, as the trainer sees it."""
+    """Training a summarizer on pairs, for the trainer."""
 
     model: Summarizer
 
@@ -120,7 +120,7 @@ def train(
 
 
 def data(pairs: Pairs, partition: Partition | None) -> start.Data:
-    """What a run remembers of its pairs and its clusters."""
+    """What a run records of its pairs and its clusters."""
     files = {VOCABULARY: (pairs.path / VOCABULARY).read_text(encoding="utf-8")}
     fingerprint: dict[str, Any] = {f"{name}_pairs": len(part) for name, part in pairs.parts.items()}
     fingerprint |= {"vocabulary": pairs.n_words, "clusters": None}

@@ -26,7 +26,7 @@ WINDOW = 32  # batches that are sorted by length together
 
 
 class Trained(trained.Trained[Summarizer, Settings]):
-    """A summarizer, its words, and how sentences are split into them."""
+    """A summarizer with its vocabulary and tokenizer."""
 
     kind, command, settings_class = KIND, "summarize", Settings
 
@@ -38,11 +38,11 @@ class Trained(trained.Trained[Summarizer, Settings]):
         return build(settings, counts, words.index(EOS), given, material)
 
     def of_tokens(self) -> Self:
-        """The same summarizer for sentences that are split into words already, as prepared text is."""
+        """The same summarizer for sentences that are already split into words, as prepared text is."""
         return replace(self, prepared={**self.prepared, "raw": False})
 
     def split(self, line: str) -> list[str]:
-        """All words of a sentence, split as those it was trained on."""
+        """Splits a sentence like the training data."""
         return normalise.article(line) if self.prepared["raw"] else normalise.ready(line)
 
     def tokens(self, text: str) -> list[str]:
@@ -56,12 +56,12 @@ class Trained(trained.Trained[Summarizer, Settings]):
         return most
 
     def summarize(self, lines: Iterable[str], decoding: Decoding, topk: TopK | None = None) -> Iterator[str]:
-        """The title of each line, in their order; of an empty one, an empty one."""
+        """The titles of lines, in their order; an empty title for an empty line."""
         remaining = iter(lines)
         while window := list(islice(remaining, WINDOW * decoding.batch)):
             sentences = [self.tokens(line) for line in window]
             titles = [""] * len(window)
-            # Sentences of like length side by side: little is filled up.
+            # Sentences of similar length share a batch, which needs little padding.
             order = sorted((n for n, sentence in enumerate(sentences) if sentence), key=lambda n: len(sentences[n]))
             for begin in range(0, len(order), decoding.batch):
                 chosen = order[begin : begin + decoding.batch]
@@ -81,7 +81,7 @@ class Trained(trained.Trained[Summarizer, Settings]):
         return [hypotheses[0] for hypotheses in found]
 
     def write_down(self, sentence: list[str], found: Hypothesis, replace_unknown: bool) -> str:
-        """The words of a hypothesis, with spaces between."""
+        """The words of a hypothesis, joined by spaces."""
         written = []
         for word, place in zip(found.words, found.looked, strict=True):
             text = self.words[word]
