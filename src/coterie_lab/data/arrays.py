@@ -1,4 +1,4 @@
-"""Arrays of word ids on the disk, written in pieces and mapped."""
+"""Arrays of word ids on disk, written in pieces and memory-mapped."""
 
 import os
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ Ids = NDArray[np.uint16] | NDArray[np.int32]
 
 
 def dtype_of(n_words: int) -> np.dtype[Any]:
-    """The smallest type that holds the ids of so many words."""
+    """The smallest dtype that holds the ids of `n_words` words."""
     return np.dtype(np.uint16 if n_words <= 1 << 16 else np.int32)
 
 
 class Writer:
-    """An array that grows, in a file.
+    """Writes an array that grows to a file.
 
-    By plain writes, since a full disk answers those with an error, and writes to a mapped file with a dead process.
+    It uses plain writes, because on a full disk these raise an error, while writes to a mapped file kill the process.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
@@ -30,7 +30,7 @@ class Writer:
         self.begin = self.file.tell()
 
     def add(self, values: Iterable[int], length: int) -> None:
-        """Adds so many values at the end."""
+        """Appends values."""
         self.file.write(np.fromiter(values, self.dtype, length).data)
         self.length += length
 
@@ -41,13 +41,13 @@ class Writer:
         with self.file:
             if kind is None:
                 self.file.seek(0)
-                _header(self.file, self.dtype, self.length)  # numpy leaves room for a longer length
+                _header(self.file, self.dtype, self.length)  # numpy's header has room for a longer length
                 assert self.file.tell() == self.begin
                 to_disk(self.file)
 
 
 def mapped(path: Path, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array of the disk; refused if it is not what it should be."""
+    """Maps an array on disk; raises unless it has this length and dtype."""
     found: NDArray[Any] = npy.open_memmap(path, mode="r")
     if found.shape != (length,) or found.dtype != dtype or length == 0:
         raise ValueError(
@@ -61,6 +61,6 @@ def _header(file: IO[bytes], dtype: np.dtype[Any], length: int) -> None:
 
 
 def to_disk(file: IO[Any]) -> None:
-    """Forces what was written to the disk."""
+    """Syncs what was written to the disk."""
     file.flush()
     os.fsync(file.fileno())

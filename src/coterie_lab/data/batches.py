@@ -1,7 +1,7 @@
-"""Pairs in batches of few shapes: a CUDA graph is recorded for each shape, so there must not be many.
+"""Batches of pairs in few shapes, because a CUDA graph is recorded for each shape.
 
-A bucket holds the pairs whose sentence and title fit a shape, from a grid of a few lengths for each side. Every pair is
-in one batch an epoch; a bucket's last batch is filled up with rows that count for nothing.
+Shapes are a grid of a few lengths for each side, and a bucket holds the pairs that fit a shape. Each pair is in one
+batch per epoch; the last batch of a bucket is padded with rows that are ignored.
 
 Shapes: N pairs, B pairs of a batch, S words of a sentence, L words of a title with its end.
 """
@@ -23,24 +23,24 @@ STEP = 4  # lengths are multiples of this
 
 
 class Batch(NamedTuple):
-    """What a model reads: words of sentences, how long each is, and the titles to predict."""
+    """The input of a model: sentences, their lengths, and the titles to predict."""
 
     article: Tensor  # (B, S)
     length: Tensor  # (B,) words of each sentence, at least 1
     title: Tensor  # (B, L) with its end; IGNORED after it
 
     def to(self, device: torch.device) -> "Batch":
-        """On the device."""
+        """The batch on a device."""
         return Batch(*to_device(self, device))
 
 
 class Batches:
-    """The batches of a part; by number, so that a run can resume at any of them."""
+    """The batches of a part, numbered, so that a run can resume at any of them."""
 
     def __init__(
         self, part: Part, size: int, seed: int, rank: int = 0, world: int = 1, longest: int | None = None
     ) -> None:
-        """`rank` of `world` processes reads its share of each batch; `longest`: where sentences are cut."""
+        """Process `rank` of `world` reads its share of each batch; `longest`: the length to which sentences are cut."""
         if size % world:
             raise ValueError(f"a batch of {size} pairs cannot be shared evenly by {world} processes")
         self.part, self.size, self.seed, self.rank, self.world = part, size, seed, rank, world
@@ -56,14 +56,14 @@ class Batches:
         self._planned: tuple[int, list[tuple[int, NDArray[np.int64]]]] | None = None
 
     def batch(self, step: int) -> Batch:
-        """The batch of an update, counted over all epochs; each epoch deals the pairs anew."""
+        """The batch of an update, counted over all epochs; each epoch shuffles the pairs anew."""
         epoch, at = divmod(step, self.steps)
         if self._planned is None or self._planned[0] != epoch:
             self._planned = epoch, self._plan(np.random.default_rng((self.seed, epoch)))
         return self._build(*self._planned[1][at])
 
     def in_order(self) -> Iterator[Batch]:
-        """Every pair once, as they come."""
+        """Every pair once, in the order of the data."""
         for bucket, rows in self._plan(None):
             yield self._build(bucket, rows)
 
@@ -80,7 +80,7 @@ class Batches:
         width, length = self.widths[0][wide], self.widths[1][long]
         rows = rows[self.rank :: self.world]
         share = self.size // self.world
-        # Filled up with words of the text: thousands of one and the same would have to be summed in its gradient.
+        # Pad with words of the text: thousands of one padding word would make its gradient a long sum.
         article = np.resize(self.part.article.ids[: share * width], (share, width)).astype(np.int64)
         lengths = np.ones(share, np.int64)
         title = np.full((share, length), IGNORED, np.int64)
@@ -91,6 +91,6 @@ class Batches:
 
 
 def edges(lengths: NDArray[np.int64], quantiles: tuple[float, ...]) -> list[int]:
-    """A few lengths, the last of which no row exceeds: quantiles, up to the next multiple of STEP."""
+    """A few lengths to pad to: quantiles of the row lengths, and their maximum, rounded up to multiples of STEP."""
     found = np.quantile(lengths, quantiles)
     return sorted({int(-(-value // STEP) * STEP) for value in found})

@@ -1,7 +1,7 @@
-"""Text to ids: a vocabulary, and the text as arrays on the disk that are mapped, not loaded.
+"""A prepared text: a vocabulary, and the ids of the text in memory-mapped arrays on disk.
 
-Words are what `str.split` finds. The text is read twice in blocks, first to count its words, then to write their ids,
-so memory holds the distinct words and the development part's characters, never the text.
+Words are separated by white space. The text is read in blocks, twice: to count its words, then to write their ids. So
+memory holds the distinct words and the characters of the development part, never the whole text.
 
 Shapes: V words, T tokens.
 """
@@ -26,25 +26,25 @@ from coterie_lab.data.text8 import Progress
 
 PARTS = ("train", "dev", "test")
 FORMAT = "coterie-corpus"
-DEV_CHARS = 1_000_000  # of a text whose split is not given; a tenth of it if it is shorter than ten times that
-LONGEST = 1_000_000  # characters of a word: more is text that nobody has split into words
+DEV_CHARS = 1_000_000  # development part by default, or a tenth of a text shorter than ten times this
+LONGEST = 1_000_000  # characters of a word: a longer one means that the text is not split into words
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared text: its words, how often each occurs in the training part, and the ids of its parts."""
+    """A prepared text: its vocabulary, the counts in the training part, and the ids of its parts."""
 
     path: Path
     words: list[str]
     counts: Tensor  # (V,) int64
-    train: Ids  # (T,) mapped from the disk, as are the others
+    train: Ids  # (T,) memory-mapped, as are the others
     dev: Ids
     test: Ids | None
     source: dict[str, Any]  # the files and settings it was prepared from
 
     @classmethod
     def open(cls, path: str | Path) -> "Corpus":
-        """Opens what `prepare` wrote; refuses what is not whole."""
+        """Opens a folder that `prepare` wrote; raises if it is incomplete."""
         path = Path(path)
         with opened(path, FORMAT, "coterie lm prepare") as saved:
             words, counts, lengths = saved["words"], saved["counts"], saved["parts"]
@@ -110,14 +110,14 @@ def prepare(
 
 
 def digest(words: list[str], counts: Tensor, source: dict[str, Any]) -> str:
-    """What tells prepared text from all other: sixteen letters of its words, counts (V,), settings and files."""
+    """A hash that identifies prepared text, from its words, counts (V,), settings and files: sixteen letters."""
     files = [[file["sha256"] for file in files] for files in source.get("files", {}).values()]
     told = [words, counts.tolist(), source.get("settings"), files]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def split(blocks: Iterable[str], lower: bool = False, eos: bool = False) -> Iterator[list[str]]:
-    """The tokens of a text in lists, a word that two blocks share put together."""
+    """Splits blocks of text into lists of tokens; joins a word that two blocks share."""
     rest, last = "", "\n"
     for block in blocks:
         text = rest + block
@@ -141,7 +141,7 @@ def tokens_of(text: str, lower: bool, eos: bool) -> list[str]:
 def vocabulary(
     counts: Counter[str], min_count: int, max_vocab: int | None, always: Sequence[str] = ()
 ) -> tuple[list[str], list[int]]:
-    """`<unk>`, then the words to keep from frequent to rare, equal ones by the alphabet; and their counts (V,)."""
+    """`<unk>`, then words from frequent to rare, ties in alphabetical order; and their counts (V,)."""
     words = [word for word, n in counts.items() if word != UNK and (n >= min_count or word in always)]
     words.sort(key=lambda word: (word not in always, -counts[word], word))
     del words[len(words) if max_vocab is None else max_vocab - 1 :]
@@ -159,9 +159,9 @@ def vocabulary(
 
 @dataclass
 class Cut:
-    """Where a text is cut in two: its last characters are the development part.
+    """Splits a text in two: its last characters are the development part.
 
-    How long the text is, only its end tells. Until then as many characters are held back as may belong to the
+    Its length is unknown until its end. During the first pass, as many characters are held back as may belong to the
     development part; afterwards the place is known.
     """
 
@@ -169,7 +169,7 @@ class Cut:
     train_chars: int = field(default=0, init=False)
 
     def training_part(self, blocks: Iterable[str]) -> Iterator[str]:
-        """The training part of a text read for the first time."""
+        """Yields the training part of a text that is read for the first time."""
         held: deque[str] = deque()
         length = n_held = 0
         for block in blocks:
@@ -192,7 +192,7 @@ class Cut:
             left -= len(block)
 
     def parts(self, blocks: Iterator[str]) -> tuple[Iterator[str], Iterator[str]]:
-        """The training part, and the development part once that has been read."""
+        """Yields the training part; the development part is known after that."""
         after: list[str] = []
 
         def training_part() -> Iterator[str]:
@@ -208,7 +208,7 @@ class Cut:
 
 
 def _write(path: Path, text: Iterable[list[str]], id_of: dict[str, int]) -> int:
-    """Writes the ids of a text and says how many they are."""
+    """Writes the ids of a text; returns their number."""
     with Writer(path, dtype_of(len(id_of))) as array:
         for tokens in text:
             array.add(map(id_of.get, tokens, repeat(0)), len(tokens))

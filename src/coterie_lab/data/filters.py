@@ -1,7 +1,7 @@
-"""Which pairs are left out of training, and why: each reason is counted.
+"""Filters pairs for training, and counts each reason to leave one out.
 
-After Rush et al.: pairs of extreme lengths, pairs whose sides share no word that carries meaning, titles with bylines
-and editing marks, and what was there before.
+As Rush et al. do, it leaves out pairs of extreme lengths, pairs whose sides share no content word, titles with bylines
+and editing marks, and duplicates.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections import Counter
 
 from coterie_lab.data.settings import Limits
 
-# Words that two unrelated sentences share.
+# Stop words, which unrelated sentences share.
 FUNCTION_WORDS = """
 a about after against all also an and any are as at be because been before between but by can could did do does down
 during for from had has have he her his how if in into is it its may more most n't new no not of off on one or out
@@ -32,7 +32,7 @@ REASONS = {
 
 
 class Filter:
-    """Says why a pair is left out, and counts the reasons."""
+    """Decides which pairs to keep, and counts the reasons against others."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -68,5 +68,5 @@ class Filter:
 
 
 def _content(words: list[str]) -> set[str]:
-    """The words that carry meaning, cut to five letters: `acquires` and `acquired` are one."""
+    """The content words, cut to five letters, so that `acquires` and `acquired` are one."""
     return {word[:5] for word in words if word not in _FUNCTION_WORDS and word[0].isalnum()}

@@ -1,4 +1,4 @@
-"""Prepared folders, which are either whole or not there: a vocabulary beside the arrays of its parts.
+"""Prepared folders, written atomically: a vocabulary and the arrays of the parts.
 
 Shapes: V words.
 """
@@ -23,7 +23,7 @@ VERSION = 1
 
 @contextlib.contextmanager
 def whole(out: Path, force: bool) -> Iterator[Path]:
-    """A folder to write to that takes the name `out` once it is whole; of a failure nothing is left."""
+    """Yields a folder to write to, renamed to `out` once it is complete; removes it after an error."""
     folder, old = (out.parent / f".{out.name}.{os.getpid()}.{state}" for state in ("part", "old"))
     try:
         folder.mkdir(parents=True)
@@ -45,7 +45,7 @@ def whole(out: Path, force: bool) -> Iterator[Path]:
 
 
 def refuse(out: Path, force: bool, ours: Collection[str]) -> None:
-    """Refuses a place that is taken; with `force`, one that holds files of other names than `ours`."""
+    """Raises if the place is taken; with `force`, only if it holds files of other names than `ours`."""
     if not out.exists() and not out.is_symlink():
         return
     if not force:
@@ -60,7 +60,7 @@ def write_vocabulary(
     folder: Path, kind: str, words: list[str], counts: list[int], parts: dict[str, Any], settings: dict[str, Any],
     files: Mapping[str, Iterable[TextFile]], **told: Any,
 ) -> None:  # fmt: skip
-    """Writes the words and how often each occurs, how much each part holds, and the source of all that."""
+    """Writes the words with their counts, the sizes of the parts, and the source."""
     described = {part: [file.described() for file in found] for part, found in files.items()}
     source = {"coterie": coterie.__version__, "settings": settings, "files": described, **told}
     saved = {"format": kind, "version": VERSION, "parts": parts, "words": words, "counts": counts, "source": source}
@@ -71,7 +71,7 @@ def write_vocabulary(
 
 @contextlib.contextmanager
 def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
-    """What `write_vocabulary` wrote; the folder, which `command` made, is refused if what is done with that fails."""
+    """Reads what `write_vocabulary` wrote; turns errors of its use into one that names `command`, to make it anew."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is no folder: give one that `{command}` wrote")
     try:

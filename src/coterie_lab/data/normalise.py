@@ -1,7 +1,7 @@
-"""Raw news text to the tokens that summarizers are trained on, as Rush et al. have them.
+"""Normalises raw news text to the tokens that summarizers are trained on, like Rush et al.
 
-Marks that belong to the wire and not to the sentence go (datelines, agencies, tickers, HTML); then Penn Treebank
-tokens, in lower case, every digit a `#`.
+It removes what belongs to the wire and not to the sentence (datelines, agencies, tickers, HTML); the rest becomes Penn
+Treebank tokens in lower case, with every digit as `#`.
 """
 
 import html
@@ -36,7 +36,7 @@ AGENCY_LAST = re.compile(rf"\s*\((?:{AGENCIES}|Update\s*\d*|Correct(?:ed)?)\)\s*
 CHARACTERS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "—": " -- ", "–": " -- ", "\u00a0": " ", "•": " "})
 DIGIT = re.compile(r"\d")
 QUOTED = re.compile(r"(?:\"|''|``)\s*([^\"]+?)\s*(?:\"|'')")
-# The tokenizer parts a full stop from its word only at the end: a feed's items have several sentences.
+# The tokenizer splits off a full stop only at the end, but a feed's items have several sentences.
 SENTENCE_END = re.compile(r"\b(\w*[a-z0-9]{2})\.(?=''|\s+[`\"'A-Z(])")
 ABBREVIATIONS = """
 inc corp co ltd bros mr mrs ms dr st ft mt sen rep gov gen lt col sgt capt adm rev prof hon jr sr vs no dept
@@ -71,12 +71,12 @@ def tokens(text: str) -> list[str]:
 
 
 def ready(line: str) -> list[str]:
-    """The tokens of a line that is tokenised already, as Gigaword's are; every sign for an unknown word is `<unk>`."""
+    """The tokens of a line that is tokenised already, as Gigaword is; any mark of an unknown word becomes `<unk>`."""
     return [UNK if token in ("UNK", "unk", UNK) else token for token in line.split()]
 
 
 def _plain(raw: str) -> str:
-    """Without HTML, tickers and links to quotes."""
+    """Removes HTML, tickers and links to quotes."""
     text = html.unescape(raw).translate(CHARACTERS)
     text = QUOTE_LINKS.sub(" ", TICKER.sub(" ", TAG.sub(" ", text)))
     return " ".join(text.replace("<", " ").replace(">", " ").split())

@@ -1,4 +1,4 @@
-"""Where pairs come from: tab-separated files of raw text, and Gigaword's own layout; read line by line."""
+"""Sources of pairs: tab-separated files of raw text, and Gigaword's layout; read line by line."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie_lab.data.reading import PACKED, TextFile, plain
 
-# The folders that hold Gigaword's files, in the copies that are usual.
+# The folders of Gigaword's files in the usual copies.
 FOLDERS = (".", "train", "Giga")
 GIGAWORD = {
     "train": ("train.article.txt", "train.title.txt"),
@@ -20,8 +20,8 @@ GIGAWORD = {
 class Layout:
     """The files of each part; a part is read from one file of two columns, or from two files side by side."""
 
-    raw: bool  # whether the text is yet to be tokenised
-    files: dict[str, list[tuple[TextFile, ...]]]  # part → its files; `train` alone is yet to be split
+    raw: bool  # whether the text is not tokenised yet
+    files: dict[str, list[tuple[TextFile, ...]]]  # part → its files; a single `train` is still to be split
 
     def pairs(self, part: str) -> Iterator[tuple[str, str]]:
         """Sentence and title of each pair."""
@@ -30,7 +30,7 @@ class Layout:
 
 
 def find(sources: Sequence[str | Path]) -> Layout:
-    """What the sources are: tab-separated files, folders of them, or a folder in Gigaword's layout."""
+    """Recognises sources: tab-separated files, folders of them, or a folder in Gigaword's layout."""
     paths = [Path(source) for source in sources]
     if missing := next((path for path in paths if not path.exists()), None):
         raise FileNotFoundError(f"{missing} does not exist: give files of pairs, or a folder that holds them")

@@ -1,7 +1,7 @@
-"""Prepared pairs: a vocabulary for both sides, and the words of each side as arrays on the disk that are mapped.
+"""Prepared pairs: a vocabulary for both sides, and the ids of each side in memory-mapped arrays on disk.
 
-Both sides are one long array of ids and the places where each row ends. Every title ends with `<eos>`, so that the
-titles one after the other, or sentences and titles in turn, are also a text for a language model.
+Each side is one long array of ids with the ends of its rows. Every title ends with `<eos>`, so that the concatenated
+titles, or sentences and titles in turn, are also a text for a language model.
 
 Shapes: N pairs, V words, T words of a side.
 """
@@ -24,13 +24,13 @@ PARTS = ("train", "valid", "test")
 SIDES = ("article", "title")
 FORMAT = "coterie-pairs"
 ENDS = np.dtype(np.int64)
-BLOCK = 1 << 16  # pairs put into a text at a time
+BLOCK = 1 << 16  # pairs to add to a text at a time
 Reading = Literal["both", "titles"]  # what a language model reads of the pairs
 
 
 @dataclass(frozen=True)
 class Side:
-    """Rows of words, one after the other."""
+    """Concatenated rows of words."""
 
     ids: NDArray[Any]  # (T,)
     ends: NDArray[np.int64]  # (N,) where each row ends
@@ -40,12 +40,12 @@ class Side:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """(N,) where each row starts."""
+        """Where each row starts, (N,)."""
         return np.concatenate(([0], self.ends[:-1]))
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """(N,) the words of each row."""
+        """The number of words of each row, (N,)."""
         return self.ends - self.starts
 
     def padded(self, rows: NDArray[np.int64], width: int, padding: int | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -59,7 +59,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Part:
-    """Sentences and their titles; row by row a pair."""
+    """Sentences and their titles; row i of both is a pair."""
 
     article: Side
     title: Side  # each row ends with <eos>
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Everything prepared: the words, how often each occurs in the training titles, and the parts."""
+    """Prepared pairs: the vocabulary, the counts in the training titles, and the parts."""
 
     path: Path
     words: list[str]
@@ -80,7 +80,7 @@ class Pairs:
 
     @classmethod
     def open(cls, path: str | Path) -> "Pairs":
-        """Opens what `prepare` wrote; refuses what is not whole."""
+        """Opens a folder that `prepare` wrote; raises if it is incomplete."""
         path = Path(path)
         with opened(path, FORMAT, "coterie summarize prepare") as saved:
             words = saved["words"]
@@ -96,21 +96,21 @@ class Pairs:
 
     @cached_property
     def eos(self) -> int:
-        """The word that ends every title, and comes before its first."""
+        """The word that ends every title, and precedes its first word as input."""
         return self.words.index(EOS)
 
     def part(self, name: str) -> Part:
-        """A part; one that is not there is named."""
+        """A part by name; raises if there is none."""
         if name not in self.parts:
             raise ValueError(f"{self.path} has no part {name!r}; it has {', '.join(self.parts)}")
         return self.parts[name]
 
     def text(self, part: str, side: str) -> list[str]:
-        """The rows of a part as text, with the words that are not in the vocabulary; not of the training part."""
+        """The rows of a part as text, including unknown words; the training part has no such text."""
         return (self.path / text_name(part, side)).read_text(encoding="utf-8").splitlines()
 
     def language(self, reading: Reading) -> Text:
-        """The text of a language model over the same words: the titles, or every sentence with its title behind it."""
+        """The text for a language model of the same vocabulary: titles, or each sentence followed by its title."""
         parts = self.part("train"), self.part("valid")
         if reading == "titles":
             (train, valid), counts = (part.title.ids for part in parts), self.counts
@@ -121,13 +121,13 @@ class Pairs:
 
 
 def _in_turn(part: Part, eos: int) -> NDArray[Any]:
-    """Each sentence, its end and its title, one pair after the other: (T,)."""
+    """Each sentence, `<eos>` and its title, pair by pair: (T,)."""
     article, title = part.article, part.title
     text = np.full(len(article.ids) + len(part) + len(title.ids), eos, dtype=article.ids.dtype)
-    for begin in range(0, len(part), BLOCK):  # places take many times the memory of the words themselves
+    for begin in range(0, len(part), BLOCK):  # indices take many times the memory of the ids
         end = min(begin + BLOCK, len(part))
-        some, pair = slice(begin, end), np.arange(begin, end)  # as many sentences have ended before a pair
-        # A side's words move by as much as the other side has before them.
+        some, pair = slice(begin, end), np.arange(begin, end)  # one <eos> for each earlier sentence
+        # The words of one side move by the number of words of the other side before them.
         for side, shift in ((article, title.starts[some] + pair), (title, article.ends[some] + pair + 1)):
             ids = side.ids[side.starts[begin] : side.ends[end - 1]]
             text[side.starts[begin] + np.arange(len(ids)) + np.repeat(shift, side.lengths[some])] = ids
@@ -139,7 +139,7 @@ def text_name(part: str, side: str) -> str:
 
 
 def array_names(part: str, side: str) -> tuple[str, str]:
-    """Of the ids, and of the rows' ends."""
+    """The names of the arrays of ids and of row ends."""
     return f"{part}.{side}.npy", f"{part}.{side}.ends.npy"
 
 

@@ -1,7 +1,7 @@
-"""From pairs of text to a folder of ids: normalised, filtered, split, numbered.
+"""Prepares pairs of text: normalises, filters, splits and numbers them.
 
-Raw text is tokenised once, into temporary files, from which the words are counted and then numbered. Memory holds the
-distinct words and eight bytes a sentence, never the text.
+Raw text is tokenised once, into temporary files, from which words are counted and then numbered. Memory holds the
+distinct words and eight bytes per sentence, never the text.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from coterie_lab.data.pair_sources import Layout, find
 from coterie_lab.data.pairs import ENDS, FORMAT, PARTS, SIDES, Pairs, array_names, text_name
 from coterie_lab.data.settings import PairSettings
 
-HELD_OUT = 2000  # pairs for each of valid and test; of few pairs a twenty-fifth
+HELD_OUT = 2000  # pairs for each of valid and test, or a 25th of few pairs
 
 
 def prepare(
@@ -64,7 +64,7 @@ def prepare(
         parts = {part: _number(folder, part, split, words) for part, split in splits.items()}
         for name in {name for name, _ in splits.values()}:
             (folder / name).unlink()
-        # `lower` and `eos` say how a language model of the pairs splits its text.
+        # `lower` and `eos` define how a language model of the pairs splits its text.
         told = {name: value for name, value in asdict(settings).items() if name not in ("valid", "test")}
         told |= {"raw": layout.raw, "lower": True, "eos": True}
         write_vocabulary(
@@ -77,7 +77,7 @@ def prepare(
 def _normalise(
     folder: Path, layout: Layout, filters: Filter, progress: Callable[[int], None] | None
 ) -> dict[str, tuple[int, int]]:
-    """Writes the tokens of every pair kept, a file for each part; how many were kept, and read."""
+    """Writes the tokens of every pair to keep, a file per part; returns the numbers of pairs kept and read."""
     sides = (normalise.article, normalise.title) if layout.raw else (normalise.ready, normalise.ready)
     counted, so_far = {}, 0
     for part in layout.files:
@@ -86,7 +86,7 @@ def _normalise(
             for raw_article, raw_title in layout.pairs(part):
                 read += 1
                 article, title = sides[0](raw_article), sides[1](raw_title)
-                # A published test set keeps all its pairs.
+                # Published test sets keep all their pairs.
                 if part == "test" or filters.keeps(article, title):
                     file.write(f"{' '.join(article)}\t{' '.join(title)}\n")
                     kept += 1
@@ -97,11 +97,11 @@ def _normalise(
     return counted
 
 
-Split = tuple[str, NDArray[np.int64]]  # a file between, and which of its lines, ascending
+Split = tuple[str, NDArray[np.int64]]  # a temporary file, and ascending line numbers in it
 
 
 def _split(read: dict[str, tuple[int, int]], layout: Layout, settings: PairSettings) -> dict[str, Split]:
-    """Which lines belong to each part."""
+    """Assigns lines to parts."""
     n_train, n_read = read["train"]
     if not n_train:
         raise ValueError(
@@ -116,7 +116,7 @@ def _split(read: dict[str, tuple[int, int]], layout: Layout, settings: PairSetti
             there = luck.permutation(read[part][0])
             rows = there if part == "test" else there[:n]
         elif part == "test" and not layout.raw and n is None:
-            continue  # Gigaword's test set has a file of its own, which is not there
+            continue  # Gigaword's test set is a file of its own, which is missing
         else:
             rows = order[taken:][: min(HELD_OUT, n_train // 25) if n is None else n]
             taken += len(rows)
@@ -134,7 +134,7 @@ def _split(read: dict[str, tuple[int, int]], layout: Layout, settings: PairSetti
 
 
 def _count(folder: Path, split: Split) -> tuple[Counter[str], Counter[str]]:
-    """How often each word occurs in the titles, and in the sentences."""
+    """Counts the words of the titles, and of the sentences."""
     titles: Counter[str] = Counter()
     articles: Counter[str] = Counter()
     for article, title in _rows(folder, *split):
@@ -144,7 +144,7 @@ def _count(folder: Path, split: Split) -> tuple[Counter[str], Counter[str]]:
 
 
 def _number(folder: Path, part: str, split: Split, words: list[str]) -> dict[str, int]:
-    """Writes the ids of a part, and of one that is not for training the text; how much it holds."""
+    """Writes the ids of a part, and its text unless it is for training; returns its size."""
     id_of = {word: n for n, word in enumerate(words)}
     sizes = {"pairs": len(split[1])}
     for at, side in enumerate(SIDES):
@@ -162,7 +162,7 @@ def _number(folder: Path, part: str, split: Split, words: list[str]) -> dict[str
 
 
 def _rows(folder: Path, file: str, rows: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
-    """The pairs of the lines asked for, which ascend: tokens with spaces between."""
+    """The pairs in the given lines, which ascend, as tokens joined by spaces."""
     wanted = iter(rows.tolist())
     following = next(wanted, None)
     with (folder / file).open(encoding="utf-8", newline="\n") as lines:

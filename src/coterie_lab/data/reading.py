@@ -1,4 +1,4 @@
-"""Text from files, compressed or not, and from standard input; in blocks or in lines, never whole in memory."""
+"""Reads text from files, compressed or not, and from standard input, in blocks or lines, never whole."""
 
 import codecs
 import contextlib
@@ -20,14 +20,14 @@ from typing import IO, Any
 from coterie_lab.needed import needed_for
 
 BLOCK = 1 << 20  # bytes of text read at a time
-LONGEST_LINE = 1 << 20  # characters: more is a file that nobody has split into lines
+LONGEST_LINE = 1 << 20  # characters: a longer line means that the file is not split into lines
 PACKED = (".xz", ".gz", ".zst", ".zip")
 
-Advance = Callable[[int], None]  # hears of the bytes taken from the disk
+Advance = Callable[[int], None]  # is called with the numbers of bytes read from disk
 
 
 def plain(path: Path) -> Path:
-    """The path without what says how the file is compressed."""
+    """The path without the suffix of its compression."""
     return path.with_suffix("") if path.suffix in PACKED else path
 
 
@@ -41,7 +41,7 @@ class TextFile:
 
     @classmethod
     def at(cls, path: Path) -> "TextFile":
-        """The file of that name."""
+        """The file at this path; raises if it does not exist."""
         if path.is_dir():
             raise ValueError(f"{path} is a folder; expected a text file")
         if not path.exists():
@@ -74,7 +74,7 @@ class TextFile:
         return split_lines(self.path, self.blocks())
 
     def described(self) -> dict[str, Any]:
-        """What is kept of it with what was made from it."""
+        """The description that is stored with what is made from it."""
         return {"name": self.path.name, "bytes": self.size, "sha256": self.sha256}
 
 
@@ -84,7 +84,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def standard_input() -> Iterator[str]:
-    """The lines of standard input, each as soon as it is there."""
+    """The lines of standard input, each as soon as it arrives."""
     if sys.stdin is None:
         raise ValueError("standard input is closed: give lines there, or the name of a file")
     read = iter(lambda: sys.stdin.buffer.readline(BLOCK), b"")
@@ -92,7 +92,7 @@ def standard_input() -> Iterator[str]:
 
 
 def decoded(name: Path | str, blocks: Iterable[bytes]) -> Iterator[str]:
-    """The text of UTF-8 bytes; what is not text is refused with its line and its byte there."""
+    """Decodes UTF-8; raises with the line and byte of what is not text."""
     rest, line, column = b"", 1, 0  # where `rest` begins: in which line, and after how many of its bytes
     first = True
     for block in chain(blocks, [b""]):
@@ -111,7 +111,7 @@ def decoded(name: Path | str, blocks: Iterable[bytes]) -> Iterator[str]:
             raise _not_text(name, place(nul), "NUL")
         (line, column), rest = place(used), data[used:]
         if text:
-            yield text.removeprefix("\ufeff") if first else text  # the mark that some editors put first
+            yield text.removeprefix("\ufeff") if first else text  # the byte order mark
             first = False
 
 
@@ -143,7 +143,7 @@ def unpacked(path: Path, advance: Advance) -> Iterator[bytes]:
     """The bytes of a file in blocks, decompressed as its name says."""
     broken = [EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile]
     if path.suffix == ".zip":
-        broken += [RuntimeError, NotImplementedError]  # encrypted, or packed in a way that is not known
+        broken += [RuntimeError, NotImplementedError]  # encrypted, or an unknown method of compression
     if path.suffix == ".zst":
         with needed_for(str(path)):
             broken.append(importlib.import_module("zstandard").ZstdError)
@@ -179,7 +179,7 @@ def _streams(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(raw: IO[bytes]) -> Iterator[bytes]:
-    # Frame by frame, since zstandard's own reader takes a file that was cut short for a whole one.
+    # Frame by frame, because zstandard's own reader does not notice a truncated file.
     zstandard = importlib.import_module("zstandard")
     frame = None
     while data := raw.read(1 << 14):

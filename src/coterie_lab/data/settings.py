@@ -1,4 +1,4 @@
-"""How text and pairs of text are prepared: what is kept, and what is held out."""
+"""The settings of preparing text and pairs: the vocabulary, and the split."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where text comes from: files, folders, and text8 by its name."""
+"""Sources of text: files, folders, and text8 by its name."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from coterie_lab.data.text8 import Progress
 
 
 def read(files: Sequence[TextFile], advance: Advance) -> Iterator[str]:
-    """The text of the files, one after the other; each begins on a line of its own."""
+    """The concatenated text of files; each begins on a new line."""
     last = "\n"
     for file in files:
         if last != "\n":
@@ -21,7 +21,7 @@ def read(files: Sequence[TextFile], advance: Advance) -> Iterator[str]:
 
 
 def advancing(progress: Progress | None, total: int) -> Advance:
-    """From news of more bytes to news of all so far, of `total`."""
+    """Turns reports of more bytes into reports of the sum so far, of `total`."""
     done = 0
 
     def advance(n: int) -> None:
@@ -36,7 +36,7 @@ def advancing(progress: Progress | None, total: int) -> Advance:
 def find(
     sources: Sequence[str | Path], apart: Collection[Path] = (), progress: Progress | None = None
 ) -> list[TextFile]:
-    """The files the sources stand for; those in `apart` are left out of folders and refused when named.
+    """The files that the sources name; those in `apart` are left out of folders and refused if named.
 
     An existing file is read as it is, a folder stands for its files (see `in_folder`), and the name `text8`, where no
     file has it, for the text of that name.
@@ -49,7 +49,7 @@ def find(
             if path.resolve() in others:
                 raise ValueError(f"{source} was given as text to train on and to be kept apart: give it once")
             files.append(path)
-        elif str(source) == text8.NAME:  # and not ./text8, a folder of that name
+        elif str(source) == text8.NAME:  # not ./text8, which names a folder
             files.append(text8.find(progress))
         elif path.is_dir():
             files += [path for path in in_folder(path) if path.resolve() not in others]
@@ -66,7 +66,7 @@ def find(
 
 
 def check_made_from(files: Iterable[Path], ready: Path, source: dict[str, Any], **settings: Any) -> None:
-    """Refuses a prepared folder that was made from other files, by their names and sizes, or with other settings."""
+    """Raises if a prepared folder was made from other files, by names and sizes, or with other settings."""
     made = sorted((file["name"], file["bytes"]) for part in source["files"].values() for file in part)
     given = sorted((path.name, path.stat().st_size) for path in files)
     if made != given:

@@ -1,4 +1,4 @@
-"""The text as parallel streams; each batch is read from the disk when it is needed.
+"""Batches of a text as parallel streams, each read from disk when it is needed.
 
 Shapes: N words of text, B sequences, L steps.
 """
@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-IGNORED = -100  # a target that is not one
+IGNORED = -100  # the target of ignored places
 SMALL = 0.1  # a text is, up to this share of the memory that is free
 Ids = NDArray[Any]  # (N,)
 
 
 class Streams:
-    """The text in B pieces read side by side, L words at a time; by number, so that a run can resume at any batch.
+    """A text in B pieces read in parallel, L words per batch; numbered, so that a run can resume at any batch.
 
-    Every batch has the same shape: the end of each piece, less than L words, is left out.
+    All batches have the same shape: the end of each piece, less than L words, is left out.
     """
 
     def __init__(self, ids: Ids, sequences: int, length: int, rank: int = 0, size: int = 1) -> None:
-        """`rank` of `size` processes reads its share of the B sequences."""
+        """Process `rank` of `size` reads its share of the B sequences."""
         each = (len(ids) - 1) // sequences
         self.length, self.steps = length, each // length
         if self.steps == 0:
@@ -40,7 +40,7 @@ class Streams:
         self.resident: tuple[Tensor, Tensor] | None = None
 
     def move(self, device: torch.device) -> None:
-        """Keeps the text on a GPU if it needs little of the free memory: then no step copies from the host."""
+        """Copies the text to a GPU if it needs little of the free memory: then no step copies from the host."""
         free, _ = torch.cuda.mem_get_info(device)
         if 2 * 4 * self.words.size < SMALL * free:
             words, targets = (torch.from_numpy(part.astype(np.int32)) for part in (self.words, self.targets))
@@ -56,14 +56,14 @@ class Streams:
 
 
 def to_device(parts: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
-    """A batch on the device; to a GPU it goes from pinned memory, so that nothing waits."""
+    """Copies a batch to the device; from pinned memory to a GPU, so that the host does not wait."""
     if device.type != "cuda":
         return parts
     return tuple(part.pin_memory().to(device, non_blocking=True) for part in parts)
 
 
 def whole(ids: Ids, sequences: int, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every word but the first as a target, once: words and targets, both (B, L), IGNORED where there is none."""
+    """Batches with every word but the first as a target once: words and targets, both (B, L), padded by IGNORED."""
     n = len(ids) - 1
     if n < 1:
         raise ValueError(f"a text of {len(ids)} words has nothing to predict: two are the least")

@@ -1,4 +1,4 @@
-"""The text of the name text8: found in the cache, or downloaded once; its sum is checked."""
+"""Finds text8 in the cache or downloads it, and verifies its checksum."""
 
 import contextlib
 import hashlib
@@ -19,14 +19,14 @@ FILES = ("text8", "text8.xz", "text8.zip", "text8.gz")
 
 
 def cache_folder() -> Path:
-    """Where downloaded text is kept: $COTERIE_CACHE, or a folder in the user's cache."""
+    """The folder of downloaded text: $COTERIE_CACHE, or a folder in the user's cache."""
     if given := os.environ.get("COTERIE_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
 
 
 def find(progress: Progress | None = None) -> Path:
-    """The file of text8, from the cache or, where it is not there, from its published address; its sum is checked."""
+    """The file of text8, from the cache or else downloaded; raises unless its checksum is right."""
     folder = cache_folder()
     for name in FILES:
         if (folder / name).is_file():

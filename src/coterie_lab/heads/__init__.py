@@ -1,4 +1,4 @@
-"""The other softmaxes, behind the layer's contract; importing this package registers them all by name."""
+"""The other softmaxes, with the layer's interface; importing this package registers them all by name."""
 
 from coterie_lab.heads import two_level
 from coterie_lab.heads.adaptive import AdaptiveSoftmax

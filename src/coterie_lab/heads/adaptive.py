@@ -1,4 +1,4 @@
-"""torch's adaptive softmax, behind the layer's contract: any leading shape, ignored targets, autocast.
+"""torch's adaptive softmax with the layer's interface: any leading shape, ignored targets, autocast.
 
 Shapes: T tokens, D width, V words.
 """
@@ -18,7 +18,7 @@ from coterie_lab.heads.registry import register
 class AdaptiveSoftmax(DenseAnswers, nn.Module):
     """Frequent words in a head, rarer ones in tails of smaller vectors. Words must be numbered by frequency."""
 
-    graphable = False  # torch's layer looks at the data to decide which tails to compute
+    graphable = False  # torch's layer synchronises to decide which tails to compute
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AdaptiveSoftmax(DenseAnswers, nn.Module):
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
         rows, words, used = flat(hidden, target, self.ignore_index)
         own = self.inner.head.weight.dtype
-        with torch.autocast(hidden.device.type, enabled=False):  # its indexed assignments want one dtype throughout
+        with torch.autocast(hidden.device.type, enabled=False):  # its indexed assignments need one dtype throughout
             output = rows.new_zeros(words.shape, dtype=own)
             if bool(used.any()):
                 output = output.masked_scatter(used, self.inner(rows.to(own)[used], words[used]).output)

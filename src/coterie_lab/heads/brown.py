@@ -1,12 +1,12 @@
-"""Brown clusters: words that the same clusters stand before and after (Brown et al. 1992; Martin et al. 1998).
+"""Brown clusters: words whose neighbours are in the same clusters (Brown et al. 1992; Martin et al. 1998).
 
-A model guesses the cluster of the next word from that of the last one, and the word from its cluster. With n(c, d) how
-often a word of cluster d follows one of cluster c, and f(x) = x log x, a text's log-probability under it is, but for
-what is the same for all clusters,
+The model predicts the cluster of the next word from that of the previous one, and the word from its cluster. Let
+n(c, d) be how often a word of cluster d follows one of cluster c, and f(x) = x log x. Then a text's log-probability is,
+up to terms that do not depend on the clusters,
 
     Σ f(n(c, d)) - Σ f(L(c)) - Σ f(R(d)),    L and R: the sums of n's rows and of its columns.
 
-Words are exchanged one at a time: each is taken out of its cluster and put where this is largest.
+The exchange algorithm takes one word at a time out of its cluster and moves it to where this sum is largest.
 
 Shapes: N words of text, V words, C clusters, P different pairs of neighbours, J clusters next to a word.
 """
@@ -23,18 +23,18 @@ from coterie_lab.heads.cooccurrence import neighbours
 
 Floats = NDArray[np.float64]
 
-SWEEPS = 20  # at most
-# A sweep that moves a smaller share of the words is the last. Of words, not of the text: there a single frequent word
-# that goes back and forth would weigh more than all that is left to do.
+SWEEPS = 20  # the most sweeps
+# A sweep that moves a smaller share of the words is the last. The share counts words, not occurrences: otherwise a
+# single frequent word that moves back and forth would outweigh all others.
 SETTLED = 0.005
-TIE = 1e-12  # of f(all pairs); well above what rounding can do to a sum, far below what a move is worth
+TIE = 1e-12  # relative to f(all pairs); well above rounding errors, far below what a move gains
 
 
 def brown_clusters(text: NDArray[Any], counts: Tensor, n_clusters: int, gamma: float = 1.5) -> Partition:
-    """Words with like neighbours in the text (N,) sit together; `counts` (V,) says which words choose first.
+    """Clusters words by their neighbours in the text (N,); `counts` (V,): frequent words choose first.
 
-    At first the C most frequent words have a cluster each, and the others are dealt out to them in turn. Words that are
-    not in the text stay where they are dealt: no other place is better.
+    At first the C most frequent words have a cluster each, and the others are dealt out to these in turn. Words that
+    are not in the text keep that cluster, as no other is better.
     """
     n_words = counts.numel()
     capacity = cluster_capacity(n_words, n_clusters, gamma)
@@ -51,14 +51,14 @@ def brown_clusters(text: NDArray[Any], counts: Tensor, n_clusters: int, gamma: f
 
 
 class _Exchange:
-    """The words' clusters, and how often these follow each other."""
+    """The clusters of words, and how often clusters follow each other."""
 
     def __init__(self, text: NDArray[Any], cluster_of: NDArray[np.int64], n_clusters: int, capacity: int) -> None:
         """`text` (N,), `cluster_of` (V,)."""
         n_words = len(cluster_of)
         self.capacity = capacity
         self.size = np.bincount(cluster_of, minlength=n_clusters)  # (C,)
-        # A cluster is a row twice: once for the words that it stands before, once for those that it stands after.
+        # Each cluster has two rows: counts of the words that it precedes, and of those that it follows.
         self.row_of = np.concatenate((cluster_of, cluster_of + n_clusters))  # (2V,) v stands before; V + v after
         self.cluster_of = self.row_of[:n_words]
 
@@ -82,11 +82,11 @@ class _Exchange:
         self.start = np.searchsorted(word[by_word], np.arange(n_words + 1))  # (V + 1,)
 
     def sweep(self, order: NDArray[np.int64]) -> int:
-        """Every word chooses once, in this order (V,); says how many moved."""
+        """Every word chooses once, in this order (V,); returns how many moved."""
         return sum(self._choose(word) for word in order.tolist())
 
     def _choose(self, word: int) -> bool:
-        """Moves a word to its best cluster; returns whether that is another one."""
+        """Moves a word to its best cluster; returns whether that is a new one."""
         company = self._company(word)  # (2C,)
         own = float(self.own[word])
         present = int(self.cluster_of[word])
@@ -103,18 +103,18 @@ class _Exchange:
         return chosen != present
 
     def _company(self, word: int) -> Floats:
-        """(2C,) how often the words of each cluster stand before a word, then how often after it."""
+        """How often the words of each cluster precede a word, then how often they follow it, (2C,)."""
         here = slice(self.start[word], self.start[word + 1])
         times = np.bincount(self.row_of[self.beside[here]], self.times[here], len(self.follows))
         return times.astype(np.float64, copy=False)  # float64 already; the type checker does not know
 
     def _gain(self, company: Floats, own: float) -> Floats:
-        """(C,) what a word that is in no cluster would add to the sum in each one."""
-        near = company.nonzero()[0]  # (J,) all else stays as it is
+        """The increase of the sum if a word in no cluster joined each cluster, (C,)."""
+        near = company.nonzero()[0]  # (J,) the terms that change
         joined = self.follows[near]
         joined += company[near, None]  # (J, C)
         gain: Floats = np.einsum("jc,jc->c", joined, np.log(joined)) - self.weight[near].sum(0)
-        # n(c, c) is one number, not two, and grows by all at once: what stands before and after, and the word's own.
+        # n(c, c) is a single term, and grows by the counts before, after and of the word with itself at once.
         before, after = company.reshape(2, -1)
         within = self.follows.diagonal()  # (C,)
         gain += _f(within + before + after + own) + _f(within) - _f(within + before) - _f(within + after)
@@ -123,7 +123,7 @@ class _Exchange:
         return gain
 
     def _add(self, company: Floats, own: float, cluster: int) -> None:
-        """Counts a word with this cluster, or, all its numbers being negative, no longer."""
+        """Adds a word's counts to this cluster, or removes them if they are given as negative numbers."""
         before, after = company.reshape(2, -1)
         mirrored = cluster + len(before)
         self.follows[:, cluster] += company

@@ -1,10 +1,10 @@
-"""CNN-softmax: word vectors made from spelling, so that a word never seen has one too (Jozefowicz et al. 2016).
+"""CNN-softmax: word vectors computed from spelling, so that unseen words have one, too (Jozefowicz et al. 2016).
 
-Words that are spelled alike may mean different things: each word also has a few numbers of its own, from which a linear
-map makes a correction of its vector.
+Words with similar spelling may differ in meaning. So each word also has a few parameters of its own, which a linear map
+turns into a correction of its vector.
 
-Trained by importance sampling, so that a step spells only the targets and the words drawn; outside of training the
-vectors of all words are made once and kept until the head is trained again.
+It is trained by importance sampling, so that a step encodes only the targets and the samples. Outside of training, the
+vectors of all words are computed once and cached until the head is trained again.
 
 Shapes: T tokens, D width, V words, K draws, N words to spell, M bytes of a word, E width of a byte, G features,
 R numbers of a word's own.
@@ -27,12 +27,12 @@ from coterie_lab.heads.sampled import SAMPLES, check_samples, sampled_log_prob
 
 PADDING, BEGIN, END = 0, 257, 258  # bytes are 1 to 256
 LONGEST = 24  # M: more bytes than that are not read
-BLOCK = 8192  # words spelled at a time, outside of training
-ALIGNED = 8  # 16-bit numbers in 16 bytes: where a GPU's products want every row to begin
+BLOCK = 8192  # words to encode at a time, outside of training
+ALIGNED = 8  # 16-bit numbers in 16 bytes, the alignment of rows that tensor cores need
 
 
 def spelled(words: Sequence[str]) -> Tensor:
-    """The UTF-8 bytes of words, between a beginning and an end: (N, M)."""
+    """The UTF-8 bytes of words, between a start and an end symbol: (N, M)."""
     codes = torch.zeros(len(words), LONGEST, dtype=torch.int64)
     for row, word in zip(codes, words, strict=True):
         letters = [BEGIN, *(byte + 1 for byte in word.encode("utf-8", "surrogatepass")[: LONGEST - 2]), END]
@@ -54,14 +54,14 @@ class Speller(nn.Module):
         total = features * sum(widths)  # G
         self.highway = nn.Linear(total, 2 * total)
         with torch.no_grad():
-            self.highway.bias[total:] = -2.0  # at first nearly all is carried through
+            self.highway.bias[total:] = -2.0  # at first the highway layer is nearly the identity
         self.out = nn.Linear(total, out_features)
-        # Beside the rest, for it is shared by all words too, and too large a step of it is one for all of them.
+        # It belongs to the speller: all words share it, too, so it needs the same small learning rate.
         self.correct = nn.Linear(correction, out_features, bias=False) if correction else None
 
     def forward(self, codes: Tensor, own: Tensor | None = None) -> Tensor:
         """Spellings (N, M) and the words' own numbers (N, R) → (N, out_features)."""
-        # Beside the G features stand a few that are always zero, up to a width that products like.
+        # The G features are padded with zeros to an aligned width.
         total, wide, made = self.out.in_features, _aligned(self.out.in_features), _aligned(self.out.out_features)
         found = self._convolved(codes, wide).max(1).values.tanh()  # (N, wide)
         ways, biases = self.highway.weight.unflatten(0, (2, total)), self.highway.bias.unflatten(0, (2, total))
@@ -77,7 +77,7 @@ class Speller(nn.Module):
     def _convolved(self, codes: Tensor, wide: int) -> Tensor:
         """Every filter from every byte on, in one product; behind a word's end all is zero: (N, M) → (N, M, wide), the
         G features first."""
-        # One by one, convolutions of so few channels took a GPU half of a training step.
+        # Separate convolutions with so few channels took half of a training step on a GPU.
         filters = cast("list[nn.Conv1d]", list(self.filters))
         widest = max(self.widths)
         kernels = [F.pad(kind.weight, (0, widest - kind.weight.shape[2])) for kind in filters]  # each (·, E, widest)
@@ -92,14 +92,14 @@ def _aligned(width: int) -> int:
 
 
 def _padded(weight: Tensor, *sizes: int) -> Tensor:
-    """With zeros behind it, up to these sizes."""
+    """Pads with zeros to these sizes."""
     missing = [size - there for size, there in zip(sizes, weight.shape, strict=True)]
     return F.pad(weight, [amount for more in reversed(missing) for amount in (0, more)])
 
 
 @register("cnn")
 class SpelledSoftmax(DenseAnswers, nn.Module):
-    """A softmax over words whose vectors and biases are made from their spelling."""
+    """A softmax over words whose vectors and biases are computed from their spelling."""
 
     codes: Tensor  # (V, M)
 
@@ -160,11 +160,11 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         return precise(self._logits(hidden)).log_softmax(-1)
 
     def vectors(self, words: Sequence[str]) -> Tensor:
-        """The vector and, behind it, the bias of any words, known or not: (N, D + 1)."""
+        """The vectors of any words, known or not, each followed by its bias: (N, D + 1)."""
         codes, own = spelled(words).to(self.codes.device), None
         if self.correction is not None:
             numbers = torch.tensor([self._number.get(word, -1) for word in words], device=codes.device)  # (N,)
-            own = torch.where(numbers[:, None] >= 0, self.correction[numbers], 0.0)  # nothing of one never seen
+            own = torch.where(numbers[:, None] >= 0, self.correction[numbers], 0.0)  # an unseen word has no correction
         made: Tensor = self.projection(codes, own)
         return made
 
@@ -177,10 +177,10 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         return F.linear(hidden, every[:, :-1].to(hidden.dtype), every[:, -1].to(hidden.dtype))
 
     def _every_vector(self) -> Tensor:
-        """Of all words, (V, D + 1); kept where nothing can change them unseen."""
+        """The vectors of all words, (V, D + 1), cached outside of training."""
         if self.training or torch.is_grad_enabled():
             return self._all_vectors()
-        # Whoever writes to a parameter, or loads or moves it, changes one of these.
+        # Writing to a parameter, loading it or moving it changes one of these.
         weights = [(weight.data_ptr(), weight._version, weight.dtype) for weight in self.parameters()]
         state = (weights, torch.is_autocast_enabled(self.codes.device.type))
         if self._kept is None or self._kept[0] != state:
@@ -193,7 +193,7 @@ class SpelledSoftmax(DenseAnswers, nn.Module):
         return torch.cat([self._vectors(words) for words in blocks])
 
     def _vectors(self, words: Tensor) -> Tensor:
-        """Of words by number, (N,) → (N, D + 1)."""
+        """The vectors of words by id, (N,) → (N, D + 1)."""
         own = None if self.correction is None else F.embedding(words, self.correction)
         made: Tensor = self.projection(F.embedding(words, self.codes), own)
         return made

@@ -1,4 +1,4 @@
-"""Which words follow which in a text, and how often.
+"""Counts pairs of neighbouring words in a text.
 
 Shapes: N words of text, V words, P different pairs.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pairs:
-    """Every pair of neighbours once, sorted by the second word, then by the first."""
+    """The distinct pairs of neighbours, sorted by the second word, then by the first."""
 
     first: Tensor  # (P,)
     second: Tensor  # (P,)
@@ -22,7 +22,7 @@ class Pairs:
 
 
 def neighbours(text: NDArray[Any], n_words: int) -> Pairs:
-    """The pairs of words that stand side by side in the text (N,)."""
+    """The pairs of neighbouring words in the text (N,)."""
     ids = np.asarray(text, dtype=np.int64)
     if ids.size and not (int(ids.min()) >= 0 and int(ids.max()) < n_words):
         raise ValueError(f"the text's words must be from 0 to {n_words - 1}; got {ids.min()} to {ids.max()}")

@@ -1,4 +1,4 @@
-"""What several heads share: a batch as rows, losses over all V scores, and answers from all V probabilities.
+"""Shared by several heads: batches as rows, losses over all V scores, inference from all V probabilities.
 
 Shapes: T tokens, D width, V words.
 """
@@ -17,7 +17,7 @@ from coterie.softmax import HeadOutput
 
 
 def precise(scores: Tensor) -> Tensor:
-    """Scores in the precision of sums over them: float64 stays, everything else becomes float32."""
+    """Scores in the precision to sum them in: float64 stays, everything else becomes float32."""
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
@@ -40,7 +40,7 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoot
     if not label_smoothing:
         lost = F.cross_entropy(rows, flat, ignore_index=ignore_index, reduction="none")
         return mean_loss(-lost, target, ignore_index)
-    log_prob = rows.log_softmax(-1)  # computed once for both sums, for it is large
+    log_prob = rows.log_softmax(-1)  # computed once for both sums, because it is large
     lost = F.nll_loss(log_prob, flat, ignore_index=ignore_index, reduction="none")
     even = torch.where(flat != ignore_index, log_prob.mean(-1), 0.0)
     smoothed = (1 - label_smoothing) * -lost + label_smoothing * even
@@ -48,7 +48,7 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoot
 
 
 class DenseAnswers:
-    """The most probable classes and draws, of anything that has `log_prob`."""
+    """Implements `predict`, `topk` and `sample` for a head with `log_prob`."""
 
     log_prob: Callable[[Tensor], Tensor]  # (..., D) → (..., V)
 
@@ -71,7 +71,7 @@ class DenseAnswers:
         top_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """One draw each, (..., D) → (...); temperature first, then top-k, then the nucleus of mass p."""
+        """Draws one class per hidden vector, (..., D) → (...): temperature first, then top-k, then top-p."""
         log_prob = self.log_prob(hidden)
         check_draw(log_prob.shape[-1], temperature, top_k, top_p)
         if temperature < COLDEST:

@@ -1,6 +1,6 @@
 """D-softmax: the rarer a word, the shorter its vector (Chen et al. 2015).
 
-The hidden vector is cut into pieces, one for each band of frequency, and a band's words see only theirs.
+The hidden vector is split into parts, one per frequency band, and the words of a band use only their part.
 
 Shapes: T tokens, D width, V words, R words in a band.
 """
@@ -20,9 +20,9 @@ from coterie_lab.heads.registry import register
 
 @register("differentiated")
 class DifferentiatedSoftmax(DenseAnswers, nn.Module):
-    """A full softmax whose matrix is zero but for one block a band."""
+    """A full softmax whose weight matrix is zero except for one block per band."""
 
-    rank: Tensor  # (V,) where each word stands by frequency
+    rank: Tensor  # (V,) each word's rank by frequency
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DifferentiatedSoftmax(DenseAnswers, nn.Module):
         target = check_target(hidden, target)
         used = target != self.ignore_index
         place = F.embedding(torch.where(used, target, 0), self.rank[:, None])[..., 0]
-        # A rank may be the number that says "ignored"; no rank is negative.
+        # Ignored tokens get -100, since a rank may be equal to ignore_index but is never negative.
         return cross_entropy(self._logits(hidden), torch.where(used, place, -100), -100)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -74,6 +74,6 @@ class DifferentiatedSoftmax(DenseAnswers, nn.Module):
         return precise(self._logits(hidden)).log_softmax(-1)[..., self.rank]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """By rank: (..., D) → (..., V)."""
+        """The logits sorted by rank: (..., D) → (..., V)."""
         pieces = hidden.split(self.widths, -1)
         return torch.cat([band(piece) for band, piece in zip(self.bands, pieces, strict=True)], -1)

@@ -1,4 +1,4 @@
-"""The full softmax: linear and cross entropy, behind the layer's contract; and torch's chunked way to compute it.
+"""The full softmax with the layer's interface: linear and cross entropy, also compiled or computed in chunks.
 
 Shapes: T tokens, D width, V words.
 """
@@ -21,9 +21,9 @@ Biases = Literal["counts", "random"]
 
 @register("full")
 class FullSoftmax(DenseAnswers, nn.Linear):
-    """What every output layer is compared with: all V logits of every token."""
+    """The baseline of every output layer: all V logits of every token."""
 
-    counted: Tensor | None = None  # (V,) where the biases start, if that is from the counts
+    counted: Tensor | None = None  # (V,) initial biases, if they come from the counts
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FullSoftmax(DenseAnswers, nn.Linear):
         self._start_biases()
 
     def reset_parameters(self) -> None:
-        """Draws new weights; biases start where they started."""
+        """Initialises the weights anew; resets the biases."""
         super().reset_parameters()
         self._start_biases()
 
@@ -78,7 +78,7 @@ def full_compiled(in_features: int, n_classes: int, counts: Tensor, **options: A
 
 @register("full-chunked")
 def full_chunked(in_features: int, n_classes: int, counts: Tensor, **options: Any) -> "ChunkedFullSoftmax":
-    """The full softmax through torch's chunked loss, where torch has it."""
+    """The full softmax with torch's chunked loss, if torch has it."""
     if not hasattr(F, "linear_cross_entropy"):
         raise ValueError(
             "the head 'full-chunked' needs torch.nn.functional.linear_cross_entropy, which this torch lacks: "
@@ -88,7 +88,7 @@ def full_chunked(in_features: int, n_classes: int, counts: Tensor, **options: An
 
 
 class ChunkedFullSoftmax(FullSoftmax):
-    """The same through `F.linear_cross_entropy`, which never holds all T × V logits; smoothing needs all of them."""
+    """The same by `F.linear_cross_entropy`, which never stores all T × V logits; label smoothing needs them all."""
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:  # type: ignore[override]
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""

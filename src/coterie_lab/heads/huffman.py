@@ -17,12 +17,12 @@ from coterie_lab.heads.registry import register
 
 
 def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The inner nodes above each word, root first, and which way it lies there (1, -1): both (V, L), 0 beyond the end.
+    """The inner nodes above each word, root first, and the turns there (1, -1): both (V, L), 0 after the end.
 
     `counts` (V,) whole numbers. Nodes are numbered as they were joined, the rarest words first; equal ones in order.
     """
     n_words = counts.numel()
-    parent, way = [0] * (2 * n_words - 1), [0] * (2 * n_words - 1)  # words first, then nodes
+    parent, way = [0] * (2 * n_words - 1), [0] * (2 * n_words - 1)  # words, then nodes
     rarest = list(zip(counts.tolist(), range(n_words), strict=True))
     heapq.heapify(rarest)
     for joined in range(n_words - 1):
@@ -46,7 +46,7 @@ def huffman_paths(counts: Tensor) -> tuple[Tensor, Tensor]:
 
 @register("hsm-huffman")
 class HuffmanSoftmax(DenseAnswers, nn.Module):
-    """P(w|h) is the product of the turns on the way to w: a normalised distribution, and V - 1 vectors in all."""
+    """P(w|h) is the product of the probabilities of the turns on the path to w; it has V - 1 vectors in all."""
 
     path: Tensor  # (V, L) the nodes above each word
     turn: Tensor  # (V, L) 1 or -1; 0 where the path has ended

@@ -1,6 +1,6 @@
-"""What sampled losses draw their words from: one set for a whole batch, in shapes that never change.
+"""Proposal distributions of sampled losses: one set of samples per batch, in static shapes.
 
-The tables hold whole numbers, so that a head converted to another precision draws the same words.
+The tables are integers, so that a head in another precision draws the same words.
 
 Shapes: T tokens, K draws, V words, P different pairs of neighbours.
 """
@@ -22,7 +22,7 @@ SCALE = 1 << 40  # of a distribution kept in whole numbers
 
 
 class Draw(NamedTuple):
-    """Words for a batch, and how likely each draw was to be them."""
+    """The samples of a batch with their probabilities."""
 
     words: Tensor  # (K,)
     log_q: Tensor  # (K,) of the words drawn, float64
@@ -74,10 +74,10 @@ class Proposal(nn.Module):
         unigram = self.weight.double() / self.weight.sum()
         if self.kind != "bigram":
             return unigram
-        # In a text each target is the next one's context, so the batch's targets are its contexts too.
+        # In a text each target is the context of the next, so the batch's targets are also its contexts.
         seen = torch.zeros_like(unigram).index_add_(0, target, used.double())
         share = seen / (used.sum().clamp(min=1) * self.followed.clamp(min=1))  # (V,) for each time it is followed
         up_to = nn.functional.pad((share[self.context] * self.count).cumsum(0), (1, 0))  # (P + 1,)
         following = up_to[self.ends] - up_to[nn.functional.pad(self.ends, (1, 0))[:-1]]
         mixed = UNIGRAM_SHARE * unigram + (1 - UNIGRAM_SHARE) * following
-        return mixed / mixed.sum()  # a word that ends the text is followed by none
+        return mixed / mixed.sum()  # the last word of the text may be followed by none

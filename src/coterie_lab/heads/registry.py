@@ -1,4 +1,4 @@
-"""Heads by name, so that one trainer can compare them; a head of one's own joins with `register`.
+"""Heads by name, so that one trainer can compare them; add your own with `register`.
 
 Shapes: D width, V words, N words of text.
 """
@@ -18,9 +18,9 @@ from coterie.softmax import HeadOutput
 
 
 class Head(Protocol):
-    """What every head answers."""
+    """The interface of every head."""
 
-    graphable: bool  # whether a training step can be captured as a CUDA graph; `build` takes it for true if unsaid
+    graphable: bool  # whether a training step can be captured as a CUDA graph; `build` sets True if it is missing
 
     def __call__(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         """log P(target) and the mean loss. `hidden` (..., D), `target` (...)."""
@@ -46,13 +46,13 @@ class Head(Protocol):
         top_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """One draw each: (..., D) → (...)."""
+        """Draws one class per hidden vector: (..., D) → (...)."""
         ...
 
 
 @dataclass(frozen=True)
 class Material:
-    """What the trainer knows besides the counts. A builder that names one of these as a parameter is given it."""
+    """What the trainer knows besides the counts. A builder gets those that it names as parameters."""
 
     vocabulary: Sequence[str] | None = None  # (V,) how the words are spelled
     text: NDArray[Any] | None = None  # (N,) the training text; empty for a saved head, which has learned from it
@@ -64,9 +64,9 @@ HEADS: dict[str, Callable[..., nn.Module]] = {}
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
-    """Gives a builder, a function or a class, a name that `build` knows.
+    """Registers a builder, which is a function or a class, under a name for `build`.
 
-    It is called with (in_features, n_classes, counts, **options), and with what it names of `Material`.
+    It is called with (in_features, n_classes, counts, **options), and with the fields of `Material` that it names.
 
         @register("mine")
         class Mine(nn.Module):
@@ -85,7 +85,7 @@ def register(name: str) -> Callable[[Builder], Builder]:
 def build(
     name: str, in_features: int, n_classes: int, counts: Tensor, material: Material | None = None, **options: Any
 ) -> nn.Module:
-    """A head; `counts` (V,). `material`: what else is known. An option `partition` may be a file of clusters."""
+    """Builds a head; `counts` (V,). `material`: what else is known. The option `partition` may be a file."""
     if name not in HEADS:
         raise ValueError(f"there is no head called {name!r}; there are: {', '.join(HEADS)}")
     builder, material = HEADS[name], material or Material()

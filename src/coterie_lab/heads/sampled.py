@@ -1,4 +1,4 @@
-"""Losses from a few drawn words: importance sampling and noise-contrastive estimation; answers from all words.
+"""Losses from a few sampled words: importance sampling and noise-contrastive estimation; inference uses all words.
 
 Importance sampling (Bengio & Senécal; Jean et al.) estimates the sum over all words. Noise contrast (Gutmann &
 Hyvärinen; Mnih & Teh) learns which words are the text's and which were drawn.
@@ -27,7 +27,7 @@ SAMPLES = 8192
 
 
 def sampled_log_prob(target_logit: Tensor, logits: Tensor, log_q: Tensor, hit: Tensor) -> Tensor:
-    """log P(target) as the draws estimate it, (T,).
+    """log P(target) as estimated from the samples, (T,).
 
     Σ_w exp(s_w) is taken as exp(s_target) + Σ_k exp(s_k) / (K q_k) over the draws that are not the target: its mean is
     exact. `target_logit` (T,), `logits` (T, K), `log_q` (K,) of a draw, `hit` (T, K) where a draw is the target.
@@ -38,7 +38,7 @@ def sampled_log_prob(target_logit: Tensor, logits: Tensor, log_q: Tensor, hit: T
 
 
 def check_samples(samples: int, n_classes: int) -> int:
-    """K: as many as asked for, and no more than there are words."""
+    """Returns K, the number of samples, at most the number of words."""
     check_whole("samples", samples)
     if samples < 1:
         raise ValueError(f"samples must be at least 1; got {samples}")
@@ -46,7 +46,7 @@ def check_samples(samples: int, n_classes: int) -> int:
 
 
 class Sampled(FullSoftmax):
-    """A full softmax that trains on the targets and one set of drawn words a batch; evaluated as what it is."""
+    """A full softmax that trains on the targets and one set of samples per batch, and is evaluated in full."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class Sampled(FullSoftmax):
 
 @register("importance")
 class ImportanceSampling(Sampled):
-    """The sum over all words is estimated from the draws."""
+    """Estimates the sum over all words from the samples."""
 
     def estimate(self, words: Tensor, of_target: Tensor, of_drawn: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
-        """The same for both: the estimated log P(target)."""
+        """The estimated log P(target), for both."""
         log_p = sampled_log_prob(of_target, of_drawn, drawn.log_q, words[:, None] == drawn.words)
         return log_p, log_p
 
 
 class LogZ(ExactBuffers):
-    """What is taken off every score; kept with the weights, which mean nothing in training without it."""
+    """The constant subtracted from every score, stored with the weights."""
 
     value: Tensor  # ()
 
@@ -108,7 +108,7 @@ class LogZ(ExactBuffers):
 
 @register("nce")
 class NoiseContrastive(Sampled):
-    """Learns to tell each target from K words of noise, which a batch shares.
+    """Learns to distinguish each target from K noise words, which a batch shares.
 
     In training P is only as normalised as the training has made it; outside of training the head divides by the sum
     over all words, so that its answers can be compared with those of other heads.
@@ -136,11 +136,11 @@ class NoiseContrastive(Sampled):
             raise ValueError(f"normalizer must be a finite number, None or 'learned'; got {normalizer!r}")
         of_biases = math.log(n_classes) if self.counted is None else float(self.counted.double().logsumexp(0))
         self.log_z = LogZ(of_biases if given is None else given)
-        # How far off the start was: so what is learned begins near zero, as other weights do.
+        # The learned part is relative to the start, so that it is near zero at first, as other weights are.
         self.offset = nn.Parameter(torch.zeros(1)) if normalizer == "learned" else None
 
     def estimate(self, words: Tensor, of_target: Tensor, of_drawn: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
-        """log P(target) as it is so far, and the log-probability of telling target and noise apart."""
+        """log P(target) as normalised so far, and the log-probability of telling target and noise apart."""
         log_z = self.log_z.value if self.offset is None else self.log_z.value + self.offset
         score, noise = of_target - log_z.to(of_target.dtype), of_drawn - log_z.to(of_drawn.dtype)
         log_k = math.log(self.samples)

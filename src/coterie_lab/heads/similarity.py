@@ -1,4 +1,4 @@
-"""Clusters of similar words: k-means over word vectors, with the layer's own limits (Le et al. 2011; Chen et al. 2015).
+"""Clusters of similar words: k-means over word vectors, with the layer's limits (Le et al. 2011; Chen et al. 2015).
 
 The centres come from scikit-learn; the words then choose among them by the layer's own E-step, frequent ones first, so
 that no cluster holds more words or more of the text than it may.
@@ -26,7 +26,7 @@ WIDTH = 100  # E
 
 
 def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float = 1.5) -> Partition:
-    """Words whose vectors point the same way sit together; `vectors` (V, E), `counts` (V,)."""
+    """Clusters words by the direction of their vectors; `vectors` (V, E), `counts` (V,)."""
     with needed_for("finding clusters of similar words"):
         from sklearn.cluster import MiniBatchKMeans
     n_words = counts.numel()
@@ -36,7 +36,7 @@ def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float
             f"{tuple(vectors.shape)}"
         )
     unit = F.normalize(vectors.float().cpu(), dim=1)
-    known = unit[unit.any(1)]  # words without a vector say nothing about where the centres are
+    known = unit[unit.any(1)]  # words without a vector do not move the centres
     if len(known) < n_clusters:
         raise ValueError(f"{n_clusters} clusters need as many words with a vector other than zero; got {len(known)}")
     found = MiniBatchKMeans(n_clusters, batch_size=4096, n_init=3, random_state=0).fit(known.numpy())
@@ -44,7 +44,7 @@ def similar_words(vectors: Tensor, counts: Tensor, n_clusters: int, gamma: float
     lengths = centres.square().sum(1)  # (C,)
 
     def nearness(words: Tensor) -> Tensor:
-        """Less the squared distance, but for what is the same for all clusters: (B,) → (B, C)."""
+        """Minus the squared distance, up to a constant per word: (B,) → (B, C)."""
         return 2 * unit[words] @ centres.T - lengths
 
     capacity = cluster_capacity(n_words, n_clusters, gamma)

@@ -1,4 +1,4 @@
-"""Two-level softmaxes: the layer itself over clusters that are given, found beforehand, or left to chance.
+"""Two-level softmaxes: the layer over clusters that are given, computed beforehand, or random.
 
 Shapes: V words, C clusters, E width of a word vector, N words of text.
 """
@@ -26,7 +26,7 @@ register("self-organized")(SelfOrganizedSoftmax)
 def self_organized_paper(
     in_features: int, n_classes: int, counts: Tensor, partition: Partition | None = None, **options: Any
 ) -> SelfOrganizedSoftmax:
-    """The layer as the paper prints it."""
+    """The layer as printed in the paper."""
     if partition is not None:
         options.setdefault("n_clusters", partition.n_clusters)
     return SelfOrganizedSoftmax.as_in_paper(in_features, n_classes, counts, partition=partition, **options)
@@ -36,7 +36,7 @@ def self_organized_paper(
 def random_clusters(
     in_features: int, n_classes: int, counts: Tensor, partition: Partition | None = None, **options: Any
 ) -> SelfOrganizedSoftmax:
-    """Clusters that stay what chance made them."""
+    """The layer over random clusters, which stay fixed."""
     fixed = {"partition": partition, "reorganize_every": None}
     return SelfOrganizedSoftmax(in_features, n_classes, counts, **{**options, **fixed})
 
@@ -105,5 +105,5 @@ def frequency_bins(counts: Tensor, n_clusters: int, by: By = "frequency") -> Par
 
 
 def _clusters(n_clusters: int | None, n_classes: int) -> int:
-    """C, √V where it is not given."""
+    """C, by default √V."""
     return default_clusters(n_classes) if n_clusters is None else check_clusters(n_clusters, n_classes)

@@ -1,4 +1,4 @@
-"""Adam over one large parameter: everything is read once and written once."""
+"""Adam for one large parameter in a single kernel, which reads and writes everything once."""
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
 import math
@@ -39,7 +39,7 @@ def _adam(
     m = tl.load(mean + i, mask=inside)
     v = tl.load(square + i, mask=inside)
     rate = tl.load(lr)
-    # In float64, as 1 - 0.999ᵗ is mostly rounding at first.
+    # In float64, because 1 - 0.999ᵗ is mostly rounding error at first.
     t = tl.load(step).to(tl.float64)
     correct1 = (1.0 - tl.exp2(t * log_beta1)).to(tl.float32)
     correct2 = (1.0 - tl.exp2(t * log_beta2)).to(tl.float32)

@@ -1,7 +1,7 @@
-"""The gradient of an embedding: tokens of one word stand together, and one program adds up their gradients.
+"""The gradient of an embedding: tokens are sorted by word, and one program adds up the gradients of a word.
 
-Every row has one writer and every sum one order: the result is the same every time. Rows of words that are not there
-are cleared beforehand: most of a vocabulary does not occur in a batch, and a program for each would take longer.
+Each row is written by one program in a fixed order, so the result is reproducible. The rows of absent words are zeroed
+beforehand: most of a vocabulary does not occur in a batch, and a program for each word would take longer.
 
 Shapes: T tokens, V words, D width.
 """
@@ -34,7 +34,7 @@ class _Lookup(torch.autograd.Function):
         ctx.save_for_backward(words)
         ctx.shape, ctx.dtype = weight.shape, weight.dtype
         found = F.embedding(words, weight)
-        # Whatever comes next would round them: what lies between, and its gradients, are half as large.
+        # The next operation would round them anyway; this halves the memory of activations and their gradients.
         return found.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else found
 
     @staticmethod
