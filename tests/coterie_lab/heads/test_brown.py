@@ -142,7 +142,7 @@ def test_the_head_has_these_clusters_and_learns():
         ({"text": TEXT, "vectors": torch.randn(V, 4)}, "from the text alone; leave out vectors="),
         ({"text": TEXT[:1]}, "a text of at least two words, as word numbers; got 1"),
         ({"text": TEXT, "n_clusters": V + 1}, f"n_clusters must be from 1 to n_classes = {V}; got {V + 1}"),
-        ({"text": TEXT, "gamma": 0.5}, "gamma = 0.5 leaves"),
+        ({"text": TEXT, "gamma": 0.5}, "gamma = 0.5 gives"),
         ({"text": TEXT + 1}, f"words must be from 0 to {V - 1}; got 1 to {V}"),
     ],
 )
