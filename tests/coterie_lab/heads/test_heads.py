@@ -366,7 +366,7 @@ def test_what_cannot_be_answered_is_refused(name):
         with pytest.raises(ValueError, match=f"top_k must be from 1 to n_classes = {V}; got {k}"):
             head.sample(hidden, top_k=k)
     for temperature in (-1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="temperature must be zero or more"):
+        with pytest.raises(ValueError, match="temperature must be finite and not negative"):
             head.sample(hidden, temperature)
     for mass in (0.0, -0.1, 1.5, float("nan")):
         with pytest.raises(ValueError, match="top_p must be above 0 and at most 1"):
