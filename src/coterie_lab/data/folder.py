@@ -86,4 +86,4 @@ def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
         yield saved
     except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
         why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{path} is not whole ({why}): write it again with `{command}`") from error
+        raise ValueError(f"{path} is incomplete ({why}): write it again with `{command}`") from error

@@ -1,4 +1,4 @@
-"""The main job in miniature: the same language model with a full softmax and with the layer, on a known language.
+"""The demonstration: one language model, with a full softmax and with the layer, on a known language.
 
 Shapes: V words.
 """
@@ -26,7 +26,7 @@ from coterie_lab.training.moves import History, Move
 
 @dataclass
 class Result:
-    """What one head reached."""
+    """The results of one head."""
 
     organized: SelfOrganizedSoftmax | None  # the head, if it has clusters
     perplexity: list[float] = field(default_factory=list)  # on the development text, after each epoch
@@ -34,10 +34,10 @@ class Result:
     measures: Measures | None = None
     seconds: float = 0.0
     curves: Curves = field(default_factory=Curves)
-    moves: list[Move] = field(default_factory=list)  # of the words, from the start on
+    moves: list[Move] = field(default_factory=list)  # of the words, from the start
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; without the head, and without the moves, which are too many to read."""
+        """Plain data for JSON, without the head and the moves, which are too many to read."""
         told = asdict(replace(self, organized=None, moves=[]))
         del told["organized"]
         return told
@@ -47,7 +47,7 @@ Tick = Callable[[int, float], None]  # updates done, training perplexity
 
 
 def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev: Tensor, tick: Tick) -> Result:
-    """Trains a language model with the head; only training is timed."""
+    """Trains a language model with a head; times only the training."""
     torch.manual_seed(setting.seed)
     model = LanguageModel(len(grammar.words), setting.width, setting.width, head)
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.learning_rate)
@@ -89,7 +89,7 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
 
 
 def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Callable[[], nn.Module]]:
-    """What is compared."""
+    """The heads to compare."""
     n_words = len(grammar.words)
     return {
         "full": lambda: FullSoftmax(setting.width, n_words, counts),
@@ -108,7 +108,7 @@ def agreement(head: SelfOrganizedSoftmax, grammar: Grammar) -> float:
 
 
 def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: int) -> list[tuple[str, list[str]]]:
-    """A few clusters to read, evenly from frequent to rare: the class most of its words have, its frequent words."""
+    """A few clusters, evenly from frequent to rare: the class of most of its words, and its frequent words."""
     mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, head.counts)
     filled = [cluster for cluster in mass.argsort(descending=True).tolist() if mass[cluster] > 0]
     rows = []
@@ -123,7 +123,7 @@ def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: 
 
 
 def contents(results: dict[str, Result], setting: Setting, words: list[str], counts: Tensor) -> list[Content]:
-    """The results as a page shows them; `counts` (V,)."""
+    """The content of the results' page; `counts` (V,)."""
     return [
         Content(
             name=name,

@@ -1,4 +1,4 @@
-"""Runs the demonstration in a terminal: bars while it trains, then a table."""
+"""Runs the demonstration in a terminal: progress bars, then a table."""
 
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +23,7 @@ def advance(progress: Progress, task: TaskID, done: int, perplexity: float) -> N
 
 
 def show(console: Console, setting: Setting, out: Path) -> None:
-    """Trains both heads, prints what they reached and writes it to a JSON file."""
+    """Trains both heads, prints the results and writes them to a JSON file."""
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder: give the name of a file, such as {out / 'demo.json'}")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""A run for people to look at: one page with its figures and its clusters, and figures for papers."""
+"""Reports of runs: a page with figures and an explorer of the clusters, and figures for papers."""

@@ -1,4 +1,4 @@
-"""Run folders to what a page shows of them."""
+"""Collects the content of a page from runs' folders."""
 
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -15,7 +15,7 @@ from coterie_lab.training.run import Run, read_json
 
 @dataclass(frozen=True)
 class Curves:
-    """Against updates: on the development text, and at each reorganization; a head without clusters has less."""
+    """Curves over updates: evaluations and reorganizations; a head without clusters has only some of them."""
 
     evaluated: list[int] = field(default_factory=list)
     perplexity: list[float] = field(default_factory=list)
@@ -28,23 +28,23 @@ class Curves:
 
 @dataclass(frozen=True)
 class Content:
-    """What is shown of one run."""
+    """The content of one run on the page."""
 
     name: str
     head: str
     curves: Curves
-    facts: dict[str, Any] = field(default_factory=dict)  # headline numbers, those that are known
+    facts: dict[str, Any] = field(default_factory=dict)  # headline numbers, as far as they are known
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     organized: Organized | None = None  # None: the head has no clusters, or there is no model yet
 
     def summary(self) -> dict[str, Any]:
-        """All but the explorer, as JSON can hold it."""
+        """Everything but the explorer, as plain data for JSON."""
         shown = ("name", "head", "facts", "settings", "environment")
         return {"curves": asdict(self.curves), **{name: getattr(self, name) for name in shown}}
 
 
-# What is trained, and the module that opens it.
+# Each kind of task, and the module that opens its runs.
 KINDS = {
     "language model": "coterie_lab.tasks.language.trained",
     "summarizer": "coterie_lab.tasks.summarization.trained",
@@ -52,7 +52,7 @@ KINDS = {
 
 
 def collect(paths: list[Path]) -> list[Content]:
-    """What is shown of runs; each is told apart by its folder's name, or by more of its path."""
+    """The content of runs, each named by its folder, or by more of its path if names are equal."""
     named = names(paths)
     return [_collect(path, name) for path, name in zip(paths, named, strict=True)]
 
@@ -67,7 +67,7 @@ def _collect(path: Path, name: str) -> Content:
         raise ValueError(
             f"{run.config} is not of a run that can be shown: its kind is {kind!r}, not {' or '.join(KINDS)}"
         )
-    Run.open(path, kind)  # says what else is wrong with it
+    Run.open(path, kind)  # raises if something else is wrong with it
     organized, facts = None, _facts(run, config)
     if run.best.exists():
         trained = import_module(KINDS[kind]).Trained.open(path, "cpu")
@@ -84,7 +84,7 @@ def _collect(path: Path, name: str) -> Content:
 
 
 def _facts(run: Run, config: dict[str, Any]) -> dict[str, Any]:
-    """The best evaluation, how long it took, how fast it was, and whether the run is finished."""
+    """The best evaluation, the time and speed of training, and whether the run is finished."""
     records = [record for record in read_journal(run.log) if record["event"] != "built"]
     looks = [record for record in records if record["event"] == "evaluate"]
     rates = sorted(record["words_per_second"] for record in records if "words_per_second" in record)
@@ -114,7 +114,7 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def curves(path: Path) -> Curves:
-    """From what a run wrote."""
+    """The curves in a run's logs."""
     run = Run(path)
     seen = [record for record in read_journal(run.log) if record["event"] == "evaluate" and "perplexity" in record]
     moved = read_journal(run.reorganizations)

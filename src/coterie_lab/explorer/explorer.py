@@ -1,6 +1,6 @@
-"""What the explorer shows of one model: its words, their company, the map of its clusters, and who moved when.
+"""The explorer's data for one model: words and their neighbours, a map of the clusters, and the history of moves.
 
-Everything is plain data that JSON can hold: words are known by their numbers.
+Everything is plain data for JSON, in which words are ids.
 
 Shapes: V words, C clusters, S words of a cluster, N clusters with words.
 """
@@ -20,22 +20,22 @@ from coterie_lab.training.moves import Move, partitions
 
 NEIGHBOURS, RUNNERS_UP, TYPICAL = 8, 3, 6
 MOST_MOVES = 3_000_000  # that a page holds
-SHAPES = {"wide": (16.0, 10.0), "tall": (9.0, 16.0)}  # of the map, on a desk and on a phone
+SHAPES = {"wide": (16.0, 10.0), "tall": (9.0, 16.0)}  # of the map, on a desktop and on a phone
 
 
 @dataclass(frozen=True)
 class Organized:
-    """A model with clusters, and what is known of it."""
+    """A model with clusters, its vocabulary and its history."""
 
     head: SelfOrganizedSoftmax
     words: list[str]  # V
     counts: Tensor  # (V,) in the training text
-    moves: list[Move]  # those that led to its partition
+    moves: list[Move]  # the moves that led to its partition
 
 
 @dataclass(frozen=True)
 class Atlas:
-    """The clusters that have words, and where they lie; N of them."""
+    """The N clusters that have words, and their positions on the map."""
 
     numbers: list[int]
     sizes: Floats  # (N,) words in each
@@ -45,7 +45,7 @@ class Atlas:
 
 
 def atlas(model: Organized) -> Atlas:
-    """Where the clusters of a model lie, and what to call them."""
+    """Computes positions and names for the clusters of a model."""
     head, partition, counts = model.head, model.head.partition, model.counts.cpu()
     sizes = partition.sizes.cpu()
     filled = sizes.nonzero().squeeze(1)
@@ -63,7 +63,7 @@ def atlas(model: Organized) -> Atlas:
 
 
 def explore(model: Organized) -> dict[str, Any]:
-    """The words and clusters, as the page reads them."""
+    """The words and clusters in the page's format."""
     head, partition, found = model.head, model.head.partition, atlas(model)
     neighbours = torch.full((head.n_classes, NEIGHBOURS), -1)
     for number in found.numbers:
@@ -75,13 +75,13 @@ def explore(model: Organized) -> dict[str, Any]:
         "words": model.words,
         "counts": model.counts.tolist(),
         "clusterOf": partition.cluster_of.tolist(),
-        "neighbours": neighbours.flatten().tolist(),  # places among the members of the word's cluster, -1: no more
+        "neighbours": neighbours.flatten().tolist(),  # indices into the members of the word's cluster, padded by -1
         "nextBest": company.next_best(head, everyone, RUNNERS_UP).flatten().tolist(),
         "clusters": [
             {"number": number, "typical": label, "hue": round(float(h)), "strength": round(float(s), 2)}
             for number, label, h, s in zip(found.numbers, found.typical, hue, strength, strict=True)
         ],
-        # In percent of the map's width and height, four numbers for each cluster.
+        # Four numbers per cluster, in percent of the map's width and height.
         "maps": {
             shape: {
                 measure: np.round(treemap.rectangles(area, found.places, *size) / (*size, *size) * 100, 3)
@@ -95,15 +95,15 @@ def explore(model: Organized) -> dict[str, Any]:
 
 
 def history(moves: list[Move]) -> dict[str, Any] | None:
-    """Which words moved when, as the page reads it; None if none ever did."""
+    """The history of moves in the page's format; None if no word ever moved."""
     if len(moves) < 2:
         return None
     start, *later = thinned(moves, MOST_MOVES)
     return {
         "start": {"step": start.step, "clusters": start.clusters.tolist()},
-        "every": (len(moves) - 1) / len(later),  # reorganizations that one entry stands for
+        "every": (len(moves) - 1) / len(later),  # reorganizations that are merged into one entry
         "moves": [
-            # Gaps between the words' numbers: they pack better than the numbers.
+            # Gaps between ids compress better than ids.
             {
                 "step": move.step,
                 "words": np.diff(move.words, prepend=np.int32(0)).tolist(),

@@ -1,4 +1,4 @@
-"""Figures for papers, as PNG and SVG: told apart by colours that the colour-blind see, and in grey by dashes."""
+"""Figures for papers, as PNG and SVG, in colours for the colour-blind, and with dashes for grey print."""
 
 import warnings
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ LONGEST = 24  # characters of a word on the map
 
 
 def figures(contents: list[Content], folder: Path) -> list[Path]:
-    """Writes Figure 1 and the map of each run, and with several runs their comparison; the files written."""
+    """Writes Figure 1 and the map of each run, and a comparison of several; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for content in contents:
@@ -34,7 +34,7 @@ def figures(contents: list[Content], folder: Path) -> list[Path]:
 
 
 def draw_curves(found: Curves, path: Path) -> list[Path]:
-    """The paper's Figure 1: perplexity and its two factors, and below how many words moved."""
+    """Draws the paper's Figure 1: perplexity and its two factors, and below how many words moved."""
     with _canvas() as pyplot:
         n_rows = 2 if found.reorganized else 1
         figure, axes = pyplot.subplots(n_rows, 1, sharex=True, squeeze=False, figsize=(7, 3 + 1.5 * n_rows))
@@ -57,7 +57,7 @@ def draw_curves(found: Curves, path: Path) -> list[Path]:
 
 
 def draw_comparison(contents: list[Content], path: Path) -> list[Path]:
-    """The perplexities of several runs in one figure."""
+    """Draws the perplexities of several runs in one figure."""
     with _canvas() as pyplot:
         figure, axes = pyplot.subplots(figsize=(7, 4))
         for number, content in enumerate(contents):
@@ -71,7 +71,7 @@ def draw_comparison(contents: list[Content], path: Path) -> list[Path]:
 
 
 def draw_map(model: Organized, path: Path, words: int = 3) -> list[Path]:
-    """All clusters, areas by their share of the text, like ones together, with their most typical words."""
+    """Draws a map of all clusters with their most typical words; areas are shares of the text, like ones together."""
     found = atlas(model)
     width, height = 12.0, 8.0
     boxes = treemap.rectangles(found.mass, found.places, width, height)
@@ -80,7 +80,7 @@ def draw_map(model: Organized, path: Path, words: int = 3) -> list[Path]:
 
         figure, axes = pyplot.subplots(figsize=(width, height))
         hue, strength = treemap.colours(found.places)
-        # Pale throughout: the words stay black on near white, in grey too.
+        # Pale colours, so that black words stay readable, in grey too.
         faces = hsv_to_rgb(np.stack((hue / 360, 0.04 + 0.2 * strength, np.full_like(hue, 0.98)), 1))
         for typical, (left, top, w, h), face in zip(found.typical, boxes, faces, strict=True):
             axes.add_patch(pyplot.Rectangle((left, top), w, h, facecolor=face, edgecolor="#555555", linewidth=0.4))
@@ -118,7 +118,7 @@ def _scales(axes: Any) -> None:
 
 @contextmanager
 def _canvas() -> Iterator[Any]:
-    """pyplot without a window, and without a word about letters that a font lacks."""
+    """pyplot without a window, and without warnings of glyphs that a font lacks."""
     with needed_for("drawing figures"):
         import matplotlib
     matplotlib.use("Agg")

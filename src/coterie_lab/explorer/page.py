@@ -1,4 +1,4 @@
-"""The page: one HTML file that holds everything it needs and may load nothing.
+"""Builds the page: one HTML file that contains everything it needs and may load nothing.
 
 Our own HTML, CSS and JavaScript lie in `page/`; the charts are Bokeh's, whose JavaScript comes with the Python package.
 A policy in the page forbids every request, and every script but those whose hashes it names: a word that looks like a
@@ -43,7 +43,7 @@ def build(contents: list[Content], live: str | None = None) -> str:
     }
     before, *pieces = (own / "page.html").read_text(encoding="utf-8").split("{{")
     filled = [before]
-    for piece in pieces:  # what is put in is not looked at again, whatever it contains
+    for piece in pieces:  # substituted text is not searched again, whatever it contains
         name, rest = piece.split("}}", 1)
         filled += [parts[name], rest]
     return "".join(filled)
@@ -62,7 +62,7 @@ def _hash(script: str) -> str:
 
 
 def _blobs(contents: list[Content]) -> list[str]:
-    """The large parts, packed, an element each: the page unpacks them when it needs them."""
+    """The large parts, compressed, in an element each, which the page decompresses when needed."""
     large: dict[str, Any] = {}
     for number, content in enumerate(contents):
         if content.organized is not None:
@@ -77,7 +77,7 @@ def _blobs(contents: list[Content]) -> list[str]:
 
 
 def _data(name: str, content: Any) -> str:
-    """JSON that HTML cannot take for anything else."""
+    """JSON in which nothing looks like HTML."""
     text = json.dumps(finite(content))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -85,7 +85,7 @@ def _data(name: str, content: Any) -> str:
 
 
 def finite(content: Any) -> Any:
-    """The content with null for numbers that JSON does not have."""
+    """The content with null in place of NaN and infinity."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -1,7 +1,7 @@
-"""All clusters on a map: areas as told, and close clusters close together.
+"""A map of all clusters with given areas, and similar clusters close together.
 
-Positions come from the cluster vectors by t-SNE. The map is then halved again and again, across its longer side, each
-half getting the clusters that lie there: every cluster is a rectangle of exactly its area, next to similar ones.
+t-SNE computes positions from the cluster vectors. Then the map is halved recursively, across its longer side, and each
+half gets the clusters that lie there: each cluster is a rectangle of exactly its area, next to similar ones.
 
 Shapes: C clusters, D width.
 """
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-LYING = 1.3  # how much wider than high a part is before it is cut from top to bottom: words need width
-LEAST = 1e-4  # of the mean area: a cluster without mass is still there to be found
+LYING = 1.3  # a part is split vertically only if it is so much wider than high: words need width
+LEAST = 1e-4  # of the mean area, so that a cluster without mass can still be seen
 
 
 def positions(vectors: Floats, seed: int = 0) -> Floats:
-    """Where the clusters lie, like ones together: (C, D) → (C, 2), each coordinate from -1 to 1."""
+    """Positions of the clusters, similar ones together: (C, D) → (C, 2), each coordinate from -1 to 1."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from sklearn.preprocessing import normalize
@@ -59,6 +59,6 @@ def rectangles(areas: Floats, places: Floats, width: float, height: float) -> Fl
 
 
 def colours(places: Floats) -> tuple[Floats, Floats]:
-    """A hue in degrees and a strength from 0 to 1 for each cluster, (C,) both: like clusters have like colours."""
+    """A hue in degrees and a saturation from 0 to 1 for each cluster, (C,) both; similar ones for similar clusters."""
     hue = np.degrees(np.arctan2(places[:, 1], places[:, 0])) % 360
     return hue, np.clip(np.hypot(places[:, 0], places[:, 1]), 0.0, 1.0)

@@ -1,1 +1,1 @@
-"""ROUGE and its intervals."""
+"""ROUGE, with confidence intervals."""

@@ -1,4 +1,4 @@
-"""How sure a mean over items is: percentile intervals from resampling the items."""
+"""Confidence intervals of a mean over items: percentiles from resampling the items."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 class Interval(NamedTuple):
-    """A mean and the interval it lies in."""
+    """A mean and its confidence interval."""
 
     low: float
     mean: float
@@ -26,7 +26,7 @@ def interval(per_item: ArrayLike, samples: int = 1000, level: float = 0.95, seed
     if not 0 < level < 1:
         raise ValueError(f"level is a share between 0 and 1, such as 0.95; got {level}")
     random = np.random.default_rng(seed)
-    # One resampling at a time: all at once would take samples × N numbers.
+    # One resampling at a time, since all at once would take samples × N numbers.
     means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(samples)]
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(values.mean()), float(high))

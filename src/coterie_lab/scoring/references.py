@@ -1,4 +1,4 @@
-"""What summaries are held against: lines of text files, one summary each, all of one length."""
+"""Reference summaries: lines of text files, one summary each, with the same number of lines."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,14 @@ SENTENCES = "input.txt"
 
 @dataclass(frozen=True)
 class Duc:
-    """A test as DUC-2004's: sentences, and for each several references."""
+    """A test set like DUC-2004: sentences with several references each."""
 
     sentences: list[str]
     references: list[tuple[str, ...]]
 
     @classmethod
     def open(cls, folder: Path) -> "Duc":
-        """From a folder with input.txt and task1_ref0.txt, …; refuses what does not fit together."""
+        """Reads a folder with input.txt and task1_ref0.txt, …; raises if their lengths differ."""
         file = folder / SENTENCES
         if not file.is_file():
             raise ValueError(
@@ -30,7 +30,7 @@ class Duc:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text file, one summary each; an empty one is a summary that says nothing."""
+    """The lines of a text file, one summary each, which may be empty."""
     lines = list(lines_of(file))
     for number, line in enumerate(lines, start=1):
         if (n_bytes := len(line.encode())) > LONGEST:
@@ -41,7 +41,7 @@ def read_lines(file: Path) -> list[str]:
 
 
 def read_references(file: Path, hypotheses: Path, count: int) -> list[str]:
-    """The lines of a reference file, as many as there are hypotheses, none of them empty."""
+    """The lines of a reference file; raises unless there is one for each hypothesis, and none is empty."""
     lines = read_lines(file)
     if len(lines) != count:
         short, longer = (file, hypotheses) if len(lines) < count else (hypotheses, file)
@@ -56,7 +56,7 @@ def read_references(file: Path, hypotheses: Path, count: int) -> list[str]:
 
 
 def reference_files(named: list[Path], folder: Path | None) -> list[Path]:
-    """Those named, or those of a folder in Gigaword's and DUC's layout."""
+    """The reference files: those named, or those in a folder with Gigaword's or DUC's layout."""
     if bool(named) == (folder is not None):
         raise ValueError("give the references by --reference FILE, repeated for several, or by --references DIR")
     if folder is None:

@@ -63,8 +63,8 @@ def limited_recall(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 def words(text: str, limit: int, stem: Callable[[str], str]) -> list[str]:
     """The words of the first `limit` bytes of a text, lower-case, those of more than three letters stemmed."""
-    # Like the script this never decodes: a byte outside ASCII parts words, so half a character at the cut does no harm,
-    # and the part of a word before the cut is a word.
+    # Like the script, this never decodes: a byte outside ASCII separates words, so half a character at the cut does no
+    # harm, and the part of a word before the cut is a word.
     kept = re.sub(rb"[^a-z0-9]", b" ", text.encode()[:limit].lower())
     return [stem(word) if len(word) > 3 else word for word in kept.decode("ascii").split()]
 
@@ -81,13 +81,13 @@ def lcs(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def _shared(a: Iterable[Hashable], b: Iterable[Hashable]) -> int:
-    """How many things a and b have in common, each as often as it is in both."""
+    """The size of the multiset intersection of a and b."""
     return (Counter(a) & Counter(b)).total()
 
 
 @cache
 def _stemmer() -> Callable[[str], str]:
-    """The original Porter stemmer; NLTK's own extensions of it, its default, give other stems."""
+    """The original Porter stemmer; NLTK's default has extensions that give other stems."""
     with needed_for("limited-length ROUGE"):
         from nltk.stem.porter import PorterStemmer
     return cache(PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM).stem)

@@ -1,1 +1,1 @@
-"""A trained model behind a small, bounded web service: the report's page, live."""
+"""A small web service with limits: the page of a trained model, which answers questions."""

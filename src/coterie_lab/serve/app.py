@@ -1,8 +1,8 @@
-"""The service: the page of a run, and the questions it may ask.
+"""The web application: the page of a run, and the requests it makes.
 
-It listens on this machine alone unless told otherwise. Requests are bounded in size and time, answers are computed one
-at a time in a thread of their own, and a page of another site cannot ask it anything: no origin is allowed, only JSON
-is read, and on this machine only its own names are answered to.
+By default it listens on this machine only. Requests are limited in size and time, and answers are computed one at a
+time in a separate thread. A page of another site cannot use it: it allows no origin, reads only JSON, and on this
+machine answers only to the machine's own names.
 """
 
 from pathlib import Path
@@ -23,13 +23,13 @@ from coterie_lab.serve.worker import Busy, Worker
 from coterie_lab.training.run import Run, read_json
 from coterie_lab.training.settings import Device
 
-# What is trained, and the routes that a page of it asks.
+# Each kind of task with the routes of its page.
 ROUTERS = {"language model": language.router, "summarizer": summarizer.router}
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Problem(BaseModel):
-    """What was wrong with a request."""
+    """The error of a request."""
 
     detail: str
 
@@ -44,7 +44,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOCAL) -> FastAPI:
-    """The service of a run; `hosts`: the names it answers to ("*": any)."""
+    """The web application of a run; `hosts`: the names it answers to ("*": any)."""
     contents = collect([run])
     kind = read_json(Run(run).config)["kind"]
     app = FastAPI(
@@ -60,7 +60,7 @@ def application(run: Path, device: Device = "auto", hosts: tuple[str, ...] = LOC
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        # What was given is not repeated: it may be large, or not even text.
+        # Do not repeat the input: it may be large, or not even text.
         told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
         return JSONResponse({"detail": told[:1000].encode("utf-8", "replace").decode()}, 422)
 

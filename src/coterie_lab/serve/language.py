@@ -1,4 +1,4 @@
-"""What a language model expects after a beginning, a cluster and then a word in it; as OpenAPI describes it.
+"""The predictions of a language model for a text: first a cluster, then a word in it; described by OpenAPI.
 
 Shapes: L words read, D width, S words of a cluster.
 """
@@ -23,7 +23,7 @@ from coterie_lab.serve.worker import Worker
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.settings import Device
 
-KEPT = 512  # beginnings whose hidden vectors are remembered
+KEPT = 512  # texts whose hidden vectors are cached
 
 
 class Beginning(Strict):
@@ -34,7 +34,7 @@ class Beginning(Strict):
 
 
 class Opening(Strict):
-    """Which cluster to open."""
+    """A text, and the cluster to open."""
 
     text: str = Field("", max_length=4000)
     cluster: Whole = Field(ge=0, le=2**31 - 1)
@@ -55,7 +55,7 @@ class WordChance(BaseModel):
 
 
 class Prediction(BaseModel):
-    """What the model expects; the clusters' probabilities sum to one."""
+    """A prediction; the clusters' probabilities sum to one."""
 
     read: list[Read]
     clusters: list[ClusterChance] = Field(description="all that have words, most probable first; none: no such head")
@@ -83,7 +83,7 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, text: str, n: int) -> Prediction:
-        """The words as the model reads them, P(c|h) of all clusters that have words, and the n most probable words."""
+        """The input's words as the model reads them, P(c|h) of all clusters that have words, and the best n words."""
         hidden = self._hidden(text)
         values, words = self._search(hidden, min(n, len(self.trained.words)))
         clusters = []
@@ -98,7 +98,7 @@ class Predictor:
 
     @torch.no_grad()
     def open(self, text: str, cluster: int) -> Opened:
-        """P(c|h), and the words of the cluster with P(w|c, h), most probable first."""
+        """P(c|h) of one cluster, and its words with P(w|c, h), most probable first."""
         if self.organized is None:
             raise LookupError(f"the head {self.trained.settings.head!r} has no clusters")
         partition = self.organized.partition
@@ -122,14 +122,14 @@ class Predictor:
         return [WordChance(word=self.trained.words[word], p=p) for word, p in both]
 
     def _hidden(self, text: str) -> Tensor:
-        """The last hidden vector, (D,); one step where all words but the last are remembered."""
-        # Without a beginning the text continues an unknown word, as when it is generated.
+        """The last hidden vector, (D,), in one step if that of all words but the last is cached."""
+        # Without a text it continues an unknown word, like `generate`.
         ids = tuple(self.trained.ids(self.trained.tokens(text))) or (self.trained.id_of[UNK],)
         if ids not in self.known:
             start = self.known.get(ids[:-1])
             words = torch.tensor([ids if start is None else ids[-1:]], device=self.trained.device)  # (1, L)
             hidden, state = self.trained.model.hidden(words, None if start is None else start[1])
-            self.known[ids] = hidden[0, -1].clone(), state  # not a view, which would keep all of them
+            self.known[ids] = hidden[0, -1].clone(), state  # not a view, which would keep all of their memory
             while len(self.known) > KEPT:
                 self.known.popitem(last=False)
         self.known.move_to_end(ids)

@@ -1,4 +1,4 @@
-"""A bound on what a request may bring, and on how long it may take to bring it."""
+"""Limits the size of a request's body, and the time to receive it."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BoundedBody:
-    """Takes in the whole body before anything looks at it; one too large or too slow is refused."""
+    """Receives the whole body before the application runs; refuses one that is too large or too slow."""
 
     def __init__(self, app: ASGIApp, most: int = 65_536, seconds: float = 10.0) -> None:
         self.app, self.most, self.seconds = app, most, seconds
@@ -48,5 +48,5 @@ class BoundedBody:
                 return body
 
     async def _refuse(self, status: int, why: str, scope: Scope, receive: Receive, send: Send) -> None:
-        # What is still on its way is not read: the connection ends here.
+        # The rest is not read: the connection ends here.
         await JSONResponse({"detail": why}, status, {"connection": "close"})(scope, receive, send)

@@ -1,4 +1,4 @@
-"""How a summarizer finds a title: the titles of its beam, and the beam at every step; as OpenAPI describes it.
+"""How a summarizer finds a title: its beam at every step, and the titles found; described by OpenAPI.
 
 Shapes: B hypotheses, S words of the sentence.
 """
@@ -29,7 +29,7 @@ class Sentence(Strict):
 
 
 class Hypothesis(BaseModel):
-    """The beginning of a title, by its last word."""
+    """An unfinished title, by its last word."""
 
     before: int | None = Field(description="the place, in the step before, of what it continues; null: it begins")
     word: str
@@ -62,10 +62,10 @@ class Writer:
 
     def __init__(self, trained: Trained) -> None:
         self.trained = trained
-        trained.split("word")  # a tokenizer that is not installed is missed now, not at the first question
+        trained.split("word")  # raises now, not at the first request, if the tokenizer is not installed
 
     def write(self, text: str, beam: int) -> Summary:
-        """The titles of a sentence, searched for as `coterie summarize generate` does; none if it has no words."""
+        """The titles of a sentence, by the search of `coterie summarize generate`; none if it has no words."""
         every = self.trained.split(text)
         sentence = every[: min(self.trained.longest, WORDS)]
         if not sentence:
@@ -88,7 +88,7 @@ class Writer:
         return Summary(read=read, unread=len(every) - len(sentence), titles=titles, steps=steps)
 
     def _steps(self, watched: list[Step]) -> tuple[list[list[Hypothesis]], dict[tuple[int, ...], list[int]]]:
-        """The hypotheses of every step, and of each, by its words, its place in every step so far."""
+        """The hypotheses of every step; and for each, by its words, its places in the steps so far."""
         steps: list[list[Hypothesis]] = []
         paths: dict[tuple[int, ...], list[int]] = {}
         before: list[tuple[int, ...]] = [()]  # the words of each hypothesis

@@ -1,4 +1,4 @@
-"""One thread for the model: questions wait their turn, not too many and not too long."""
+"""A single thread for the model, with a queue of limited length and waiting time."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,14 +9,14 @@ Answer = TypeVar("Answer")
 
 
 class Busy(Exception):
-    """Too many wait already, or it took too long."""
+    """Raised if too many calls are waiting, or one takes too long."""
 
 
 class Worker:
     """Runs calls one after the other in a thread of its own, so that the server's thread stays free."""
 
     def __init__(self, waiting: int = 128, seconds: float = 20.0) -> None:
-        """`waiting`: the most calls that may wait; `seconds`: for how long."""
+        """`waiting`: the most calls that may wait; `seconds`: how long a call may take."""
         self.waiting, self.seconds, self.n = waiting, seconds, 0
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 

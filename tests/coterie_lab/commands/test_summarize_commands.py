@@ -125,7 +125,7 @@ def test_gigaword_and_duc_score_end_to_end(folder, tmp_path):
         (("train", "{data}", "--out", "{new}", "--head", "full", "--partition", "{words}"), "takes no clusters"),
         (("train", "{data}", "--out", "{new}", "--hidden", "8"), "tied weights need an embedding as wide"),
         (("train", "{nothing}", "--out", "{new}"), "coterie summarize prepare"),
-        (("train", "{words}", "--out", "{new}"), "is not whole"),
+        (("train", "{words}", "--out", "{new}"), "is incomplete"),
         (("cluster", "{data}", "--out", "{words}", "--sequences", "4"), "holds a run"),
         (("cluster", "{data}", "--out", "{new}", "--sequences", "5000"), "too short for 5000 sequences"),
         (("cluster", "{data}", "--out", "{words}", "--resume", "--force"), "give one of them"),

@@ -328,7 +328,7 @@ def test_what_is_not_whole_is_not_opened(tmp_path, break_it, message):
     prepare([save(tmp_path / "a.txt", "a b c d " * 9)], out, dev_chars=8)
     Corpus.open(str(out))
     break_it(out)
-    with pytest.raises(ValueError, match=r"is not whole .* write it again with `coterie lm prepare`") as raised:
+    with pytest.raises(ValueError, match=r"is incomplete .* write it again with `coterie lm prepare`") as raised:
         Corpus.open(out)
     assert message in str(raised.value)
     with pytest.raises(FileNotFoundError, match="is no folder"):

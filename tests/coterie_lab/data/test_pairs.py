@@ -223,7 +223,7 @@ def test_what_is_not_whole_is_not_opened(tmp_path):
     pairs = tiny_pairs(tmp_path, 100)
     array = pairs.path / "train.title.npy"
     array.write_bytes(array.read_bytes()[:-2])
-    with pytest.raises(ValueError, match="is not whole"):
+    with pytest.raises(ValueError, match="is incomplete"):
         Pairs.open(pairs.path)
     with pytest.raises(FileNotFoundError, match="coterie summarize prepare"):
         Pairs.open(tmp_path / "nothing")
