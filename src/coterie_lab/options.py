@@ -7,7 +7,7 @@
         def __post_init__(self) -> None:
             check(self)
 
-`coterie_lab.commands.generate` makes the options of a command from such a class. Nothing here needs torch or typer.
+`coterie_lab.commands.parameters` makes the options of a command from such a class. Nothing here needs torch or typer.
 """
 
 import json

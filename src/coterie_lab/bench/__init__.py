@@ -1,1 +1,1 @@
-"""Benchmarks: every head side by side, on this machine."""
+"""Benchmarks of all heads on this machine."""

@@ -1,6 +1,6 @@
-"""How long clusters take: made before training, or moved by one reorganization of a million words in a thousand.
+"""Times clusters: computed before training, or moved by one reorganization of a million words in a thousand.
 
-In the reorganization every word has been seen and nothing is where it belongs, the most there can be to do.
+In the reorganization, every word has been seen and nearly all must move, which is the worst case.
 """
 
 import resource
@@ -22,7 +22,7 @@ WORDS, CLUSTERS, WIDTH = 1_000_000, 1_000, 64
 
 
 def beforehand(data: str) -> dict[str, Any]:
-    """What a plot of training time leaves out for heads whose clusters are made from the text."""
+    """The time to compute clusters from the text, which training time does not include."""
     corpus = Corpus.open(data)
     n_clusters = default_clusters(corpus.n_words)
     begun = time.perf_counter()

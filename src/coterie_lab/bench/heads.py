@@ -1,4 +1,4 @@
-"""Every method at every shape, side by side in one run.
+"""Times every method at every shape in one run.
 
 Shapes: T tokens, D width, V words.
 """
@@ -16,7 +16,7 @@ from coterie_lab.bench.methods import Method, build
 from coterie_lab.bench.shapes import Machine, Shape, problem
 from coterie_lab.bench.timing import Work, in_loops, in_turns, peak_memory
 
-TOGETHER = 4 << 30  # bytes that methods which take turns may hold
+TOGETHER = 4 << 30  # bytes that alternating methods may hold together
 Result = TypeVar("Result")
 
 
@@ -30,8 +30,8 @@ class Row:
     step: float | None = None  # forward and backward
     step_low: float | None = None
     step_high: float | None = None
-    host: float | None = None  # of a step in a plain loop: until the host has launched it
-    loop: float | None = None  # of a step in a plain loop: in all
+    host: float | None = None  # of a step in a plain loop: the host's time to launch it
+    loop: float | None = None  # of a step in a plain loop: the total time
     peak_bytes: int | None = None
     floor: float | None = None
     topk_1: float | None = None  # topk(10) of one hidden vector
@@ -48,9 +48,9 @@ def rows(
     seconds: float = 1.0,
     inference: bool = True,
 ) -> Iterator[Row]:
-    """Measures, shape by shape; on a CPU the methods take turns, if there is room for all of them."""
+    """Measures shape by shape; on a CPU the methods alternate if memory has room for all of them."""
     for shape in shapes:
-        # Parameters, gradients, and what a head keeps with them.
+        # Parameters, gradients and other state of a head.
         together = 3 * len(names) * shape.words * shape.width * dtype.itemsize <= TOGETHER
         for group in [names] if device.type == "cpu" and together else [[name] for name in names]:
             contest = Contest(shape, group, device, dtype)
@@ -82,10 +82,10 @@ class Contest:
             if method is not None and (device.type == "cuda" or not method.graph):
                 self.methods[name] = method
             elif self.rows[name].error is None:
-                del self.rows[name]  # this machine lacks what it needs
+                del self.rows[name]  # not available on this machine
 
     def training(self, seconds: float) -> None:
-        """Steps, in a plain loop too, their memory, and the forward alone."""
+        """Times steps, also in a plain loop, and the forward alone; measures memory."""
         steps = self.works(self.step)
         for name, timing in in_turns(steps, self.device, seconds).items():
             self.note(name, step=timing.ms, step_low=timing.low, step_high=timing.high)
@@ -99,7 +99,7 @@ class Contest:
             self.note(name, forward=timing.ms)
 
     def inference(self, seconds: float) -> None:
-        """topk(10) of one row and of 64."""
+        """Times topk(10) of one row and of 64."""
         for method in self.methods.values():
             method.module.eval()
         for n_rows in (1, 64):
@@ -108,7 +108,7 @@ class Contest:
                 self.note(name, **{f"topk_{n_rows}": timing.ms})
 
     def step(self, method: Method) -> Work:
-        """Forward and backward; gradients are made anew each time, as after `zero_grad()`."""
+        """Forward and backward with new gradients each time, as after `zero_grad()`."""
         inputs = [self.hidden, *method.module.parameters()]
         step = lambda: torch.autograd.grad(method.loss(self.hidden, self.target), inputs)  # noqa: E731
         return capture(step) if method.graph else step
@@ -122,7 +122,7 @@ class Contest:
         return torch.no_grad()(lambda: topk(self.hidden[:n_rows], 10))
 
     def works(self, make: Callable[[Method], Work | None]) -> dict[str, Work]:
-        """What is timed, of the methods that can do it, warmed up."""
+        """The functions to time, of the methods that have them, after a warm-up."""
 
         def warm(method: Method) -> Work | None:
             work = make(method)
@@ -135,7 +135,7 @@ class Contest:
         return {name: work for name, work in found.items() if work is not None}
 
     def attempt(self, name: str, work: Callable[[], Result]) -> Result | None:
-        """What the work gives, or None, and in the row why."""
+        """The result of the work; None if it fails, with the reason in the row."""
         try:
             return work()
         except torch.OutOfMemoryError:
@@ -145,5 +145,5 @@ class Contest:
         return None
 
     def note(self, name: str, **found: Any) -> None:
-        """Puts figures into a method's row."""
+        """Writes figures into a method's row."""
         self.rows[name] = replace(self.rows[name], **found)

@@ -1,4 +1,4 @@
-"""What is compared: every head as one function of hidden vectors and targets.
+"""The methods to compare: every head as a function of hidden vectors and targets.
 
 Shapes: T tokens, D width, V words.
 """
@@ -57,7 +57,7 @@ def build(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> 
 def organized(
     n_words: int, width: int, device: torch.device | None = None, dtype: torch.dtype | None = None, **options: Any
 ) -> SelfOrganizedSoftmax:
-    """The layer after an E-step with made-up preferences: clusters as uneven in size and mass as real ones."""
+    """The layer after an E-step with random preferences: clusters as uneven in size and mass as real ones."""
     head = SelfOrganizedSoftmax(width, n_words, zipf_counts(n_words), device=device, dtype=dtype, **options)
     prefer_at_random(head)
     head.reorganize()
@@ -65,16 +65,16 @@ def organized(
 
 
 def prefer_at_random(head: SelfOrganizedSoftmax) -> None:
-    """As if every word had been seen, and each had preferences of its own."""
+    """Fills the statistic as if every word had been seen, with random preferences."""
     assert head.statistic is not None
     head.statistic.total.normal_()
     head.statistic.weight.fill_(1.0)
 
 
 def registered(name: str, n_words: int, width: int) -> Any:
-    """A head from the registry, built from made-up words and text: neither changes what a step costs."""
+    """A head from the registry, built from invented words and text, which do not change the cost of a step."""
     scattered = Partition(torch.arange(n_words) % default_clusters(n_words), default_clusters(n_words))
-    # Bins are made from the counts; looking for similar words would take longer than timing them.
+    # Bins by frequency: clustering similar words would take longer than timing the head.
     given = scattered if name == "hsm-similarity" else None
     material = Material([f"word{number}" for number in range(n_words)], zipf_text(n_words, 1_000_000).numpy(), given)
     return registry.build(name, width, n_words, zipf_counts(n_words), material)
@@ -106,7 +106,7 @@ def _liger(linear: nn.Linear) -> Loss:
     return lambda h, t: liger_fused_linear_cross_entropy(h, linear.weight, t, bias=linear.bias)
 
 
-# The full softmax's loss, computed one way or another.
+# The full softmax's loss in different implementations.
 FULL: dict[str, Callable[[nn.Linear], Loss]] = {
     "full": _eager, "full-compiled": _compiled, "full-chunked": _chunked, "cce": _cce, "liger": _liger,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The heads of the benchmark by name, without loading any of them.
+"""The names of the benchmark's heads, without importing any of them.
 
 The names are the registry's; `cce` and `liger` are other packages' losses of a full softmax.
 """

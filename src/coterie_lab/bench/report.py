@@ -34,7 +34,7 @@ def compare(
     seconds: float,
     say: Callable[[str], None],
 ) -> None:
-    """Measures the heads at the shapes and in the sweep, says what it finds and writes it after each of them."""
+    """Measures the heads at the shapes and in the sweep; prints and writes the results after each."""
     out.mkdir(parents=True, exist_ok=True)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     machine = Machine.measured(device, dtype)
@@ -82,7 +82,7 @@ def read(path: Path) -> tuple[dict[str, Any], Machine, list[Row], list[Row]]:
 
 
 def markdown(environment: dict[str, Any], machine: Machine, rows: Sequence[Row], sweep: Sequence[Row]) -> str:
-    """Both tables, and how they were measured."""
+    """Both tables as Markdown, and how they were measured."""
     lines = ["# Heads side by side", ""]
     lines += [f"- {name}: {_told(value)}" for name, value in environment.items() if value]
     lines += [
@@ -112,7 +112,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence
 
 
 def _told(value: Any) -> str:
-    """Part of the description of an environment, on a line."""
+    """Part of the description of an environment, in one line."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_told(one)}" for name, one in value.items() if one)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -172,7 +172,7 @@ def plot(sweep: Sequence[Row], path: Path) -> None:
     except ImportError:  # a machine that only measures: draw the plot from its bench.json elsewhere
         return
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    # Colours and markers that stay apart for every eye and in grey.
+    # Colours and markers that differ for the colour-blind, and in grey.
     styles = zip(("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"), "osD^vPX", strict=True)
     for method, (colour, marker) in zip(dict.fromkeys(row.method for row in sweep), styles, strict=False):
         points = [(r.shape.words, r.step) for r in sweep if r.method == method and r.step is not None]

@@ -52,11 +52,11 @@ def measured(on: str = "cpu") -> dict[str, Any]:
 def measure(
     n_words: int, device: torch.device, asked: Sequence[str] = ASKED, width: int = 512, seconds: float | None = None
 ) -> list[dict[str, Any]]:
-    """Every kind of hidden vectors, asked for in each way."""
+    """Times every kind of hidden vectors with each kind of call."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     head = organized(n_words, width, device, dtype).eval()
-    # Biases as the counts tell them would decide which words are best, whatever the hidden vectors are.
+    # Biases from the counts would decide which words are best, whatever the hidden vectors.
     for bias in (head.bias, head.cluster_bias):
         assert bias is not None
         torch.nn.init.uniform_(bias, -(width**-0.5), width**-0.5)
@@ -88,7 +88,7 @@ def measure(
 
 
 def in_order(method: Callable[[Tensor], object], hidden: Tensor, way: str) -> Work:
-    """The method, asked in this way: each call is about the rows that are next."""
+    """The method with this kind of call: each call takes the next rows."""
     parts = {
         ONE: [hidden[:1]],
         IN_TURN: list(hidden.split(1)),
@@ -100,7 +100,7 @@ def in_order(method: Callable[[Tensor], object], hidden: Tensor, way: str) -> Wo
 
 
 def scaled(head: SelfOrganizedSoftmax, hidden: Tensor, mass: float | None) -> Tensor:
-    """The rows (T, D), longer until ten words carry that mass at the median."""
+    """Scales rows (T, D) until, at the median, ten words have this mass."""
     if mass is None:
         return hidden
     low, high = 0.1, 100.0

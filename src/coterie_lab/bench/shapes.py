@@ -1,4 +1,4 @@
-"""Sizes of problem, problems of these sizes, and the floor: the time that no method can go below.
+"""Problem sizes, problems of these sizes, and the floor: a lower bound on the time of any method.
 
 A step of a two-level head reads the word matrix twice and writes its gradient once, and multiplies by two square
 projections, forward and twice backward: one is of the tokens, the other of the tokens or of the √V cluster vectors,
@@ -18,7 +18,7 @@ from coterie_lab.bench.timing import measure
 
 @dataclass(frozen=True)
 class Shape:
-    """A size of problem."""
+    """A problem size."""
 
     words: int
     width: int
@@ -74,14 +74,14 @@ def problem(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Ten
 
 @dataclass(frozen=True)
 class Machine:
-    """What the device reaches."""
+    """The measured rates of the device."""
 
     bytes_per_second: float
     operations_per_second: float
 
     @classmethod
     def measured(cls, device: torch.device, dtype: torch.dtype) -> "Machine":
-        """A copy much larger than any cache, and a square product."""
+        """Measures a copy much larger than any cache, and a square product."""
         on_gpu = device.type == "cuda"
         numbers = torch.randn(2, 2**29 if on_gpu else 2**26, device=device)
         copy = measure(lambda: numbers[0].copy_(numbers[1]), device)
@@ -91,7 +91,7 @@ class Machine:
         return cls(numbers.nbytes / copy.ms * 1e3, 2 * n**3 / product.ms * 1e3)
 
     def floor_ms(self, shape: Shape, dtype: torch.dtype) -> float:
-        """Milliseconds that a step of the head cannot go below."""
+        """A lower bound on the milliseconds of a step of the head."""
         moved = 3 * shape.words * shape.width * dtype.itemsize
         multiplied = 2 * 3 * (shape.tokens + min(shape.tokens, default_clusters(shape.words))) * shape.width**2
         return 1e3 * (moved / self.bytes_per_second + multiplied / self.operations_per_second)

@@ -1,7 +1,7 @@
-"""How long something takes: warmed up, many times over, median and spread; several things take turns.
+"""Times functions after a warm-up, by median and spread of many repetitions; several functions alternate.
 
-Whatever else the machine does meanwhile then hits all of them. A GPU is timed by its own events, with the cache swept
-in between, or by the host's clock, waiting for each answer. In a plain loop the host does not wait: it is timed until
+Other load on the machine then affects all of them. A GPU is timed by its own events, with the cache flushed in between,
+or by the host's clock with a synchronisation after each call. In a plain loop the host does not wait: it is timed until
 it has launched everything, and until everything is done.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 
 Work = Callable[[], object]
-SWEEP_BYTES = 256 << 20  # several times any cache there is
+SWEEP_BYTES = 256 << 20  # several times the size of any cache
 TURNS = 5
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median of all repeats, the middle half of them, and the least."""
+    """Milliseconds: the median of all repetitions, their middle half, and the minimum."""
 
     ms: float
     low: float
@@ -30,21 +30,21 @@ class Timing:
 
 @dataclass(frozen=True)
 class Loop:
-    """Milliseconds a call in a plain loop: what the host takes to launch it, and the wall clock says in all."""
+    """Milliseconds per call in a plain loop: the host's time to launch it, and the total time."""
 
     host: float
     wall: float
 
 
 def measure(work: Work, device: torch.device, seconds: float = 1.0) -> Timing:
-    """Times `work` for about as long as asked, at least five times."""
+    """Times `work` repeatedly for about `seconds`, at least five times."""
     return in_turns({"": work}, device, seconds)[""]
 
 
 def in_turns(
     works: Mapping[str, Work], device: torch.device, seconds: float = 1.0, answered: bool = False
 ) -> dict[str, Timing]:
-    """Times several, each as `measure` does, in turns; `answered`: until the host has the answer, on a GPU too."""
+    """Times several alternating functions like `measure`; `answered`: until the host has the result, also on a GPU."""
     timed = _by_events if device.type == "cuda" and not answered else _by_the_clock
     repeats: dict[str, int] = {}
     for name, work in works.items():
@@ -57,13 +57,13 @@ def in_turns(
     for _ in range(turns):
         for name, work in works.items():
             if turns > 1:
-                work()  # not counted: it finds the cache full of the others' numbers
+                work()  # not counted: the cache is full of the others' numbers
             times[name] += timed(work, -(-repeats[name] // turns), device)
     return {name: _summary(values) for name, values in times.items()}
 
 
 def in_loops(works: Mapping[str, Work], device: torch.device, calls: int = 20, rounds: int = 7) -> dict[str, Loop]:
-    """Times several in plain loops of some calls, in turns; medians of the rounds."""
+    """Times several functions in alternating plain loops of some calls; takes medians of the rounds."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
@@ -79,13 +79,13 @@ def in_loops(works: Mapping[str, Work], device: torch.device, calls: int = 20, r
 
 
 def wait_for(device: torch.device) -> None:
-    """Until all that was launched is done."""
+    """Synchronises with the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def peak_memory(work: Work, before: int) -> int:
-    """Bytes taken at the peak of one run, beyond those `before`."""
+    """The peak memory of one run in bytes, minus that `before`."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     work()

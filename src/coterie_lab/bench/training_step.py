@@ -1,4 +1,4 @@
-"""A whole update of the language model, head against head; they take turns, a few updates each."""
+"""Times a whole update of the language model with each head; the heads alternate, a few updates each."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ NAMES = {
     "cpu": ("self-organized", "full", "adaptive"),
     "cuda": ("self-organized", "full", "full-eager", "full-compiled", "adaptive"),
 }
-CALLS = {"cpu": 2, "cuda": 100}  # updates a turn
+CALLS = {"cpu": 2, "cuda": 100}  # updates per turn
 
 
 class Contestant:

@@ -55,7 +55,7 @@ def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | N
     if get_origin(first) is dict:
         first, default = list[str], [f"{key}={value}" for key, value in default.items()]
         told["metavar"] = "NAME=VALUE"
-    elif allowed:  # a plain text for typer: the settings check it, and say what there is
+    elif allowed:  # plain text for typer: the settings check it and list the choices
         first = str
         told["help"] = f"{', '.join(allowed[:-1])} or {allowed[-1]}: {known.help}"
         told["autocompletion"] = lambda: list(allowed)
@@ -69,7 +69,7 @@ def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | N
 
 
 def _value(known: Option, value: Any) -> Any:
-    """A field's value from what the command line gave."""
+    """Converts a command-line value to the field's value."""
     if isinstance(value, list):
         return pairs(value)
     return None if known.off is not None and value == known.off else value

@@ -1,4 +1,4 @@
-"""The commands `coterie lm prepare` and `coterie summarize prepare`: what they take, and what they print at the end."""
+"""The commands `coterie lm prepare` and `coterie summarize prepare`."""
 
 import time
 from pathlib import Path
@@ -48,7 +48,7 @@ def prepare_text(
 
 
 def _show_text(console: Console, corpus: "Corpus", seconds: float) -> None:
-    """What was written."""
+    """Prints what was written."""
     chars = corpus.source["settings"]["dev_chars"]
     table = Table()
     for name in ("part", "tokens", "unknown", "from"):
@@ -91,7 +91,7 @@ def prepare_pairs(
 
 
 def _show_pairs(console: Console, pairs: "Pairs", seconds: float) -> None:
-    """What was left out, and what was written."""
+    """Prints what was left out, and what was written."""
     table = Table()
     for name in ("part", "pairs", "words of sentences", "unknown", "words of titles", "unknown"):
         table.add_column(name, justify="left" if name == "part" else "right")

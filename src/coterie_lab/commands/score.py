@@ -16,7 +16,7 @@ NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
 class Mode(StrEnum):
-    """What is measured."""
+    """How to score."""
 
     f1 = "f1"
     duc = "duc"

@@ -1,4 +1,4 @@
-"""The commands `coterie summarize …`: what they take and print."""
+"""The commands `coterie summarize …`, from pairs to titles."""
 
 import sys
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def generate(
     decoding = Decoding(end=not duc, **given)
     trained = Trained.open(run, device)  # type: ignore[arg-type]
     sentences: Iterator[str] = lines(text) if text is not None else standard_input()
-    # One line at a time when somebody waits for the answer.
+    # One line at a time in interactive use.
     for few in ([line] for line in sentences) if interactive else (sentences,):
         for title in trained.summarize(few, decoding):
             typer.echo(title)

@@ -1,4 +1,4 @@
-"""The commands that look at trained models: `coterie clusters`, `coterie report` and `coterie serve`."""
+"""The commands that show trained models: `coterie clusters`, `coterie report` and `coterie serve`."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ def clusters(
     everything: Annotated[bool, Option("--all", help="show all clusters with all their words")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the clusters that a trained model has found, or the company of a word."""
+    """Show the clusters that a trained model has found, or a word's cluster with its nearest words."""
     from coterie_lab.tasks.language import clusters as finder
     from coterie_lab.tasks.language.trained import Trained
 
@@ -97,7 +97,7 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket there, or a sentence why not."""
+    """A listening socket; raises with the reason if there can be none."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)

@@ -1,4 +1,4 @@
-"""What the commands that train share: the run's folder, new or stored settings, and the last line."""
+"""Shared by the commands that train: the run's folder, new or stored settings, and the result."""
 
 import os
 from collections.abc import Callable

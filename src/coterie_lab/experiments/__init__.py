@@ -1,1 +1,1 @@
-"""The experiments: what is compared, in which recipe, and its report."""
+"""The experiments: their variants, recipes and reports."""

@@ -1,7 +1,7 @@
-"""A comparison: variants trained in the same trainer, a run for each seed.
+"""A comparison of variants in the same trainer, with a run for each seed.
 
-A run that is finished is not repeated, and one that was stopped is resumed: a command that compares can be killed and
-repeated at will.
+Finished runs are not repeated, and stopped runs are resumed, so a comparison can be killed and started again at any
+time.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class Variant:
     changes: dict[str, Any] = field(default_factory=dict)  # to the preset's settings
 
     def changed(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Its changes and what is given for all variants; options of the head are added to its own."""
+        """Its changes, over those given for all variants; head options are merged."""
         options = {**self.changes.get("head_options", {}), **given.get("head_options", {})}
         return {**self.changes, **given, "head_options": options}
 
@@ -59,7 +59,7 @@ def run_all(
 ) -> bool:
     """Trains every variant with every seed; False if it was stopped."""
     for at, seed in enumerate(seeds):
-        for row in rows:  # a seed of every variant before the next: what else the machine does meets all alike
+        for row in rows:  # all variants with one seed, then the next: other load on the machine affects all alike
             say(console, f"{row.variant.label}, seed {seed}")
             if not train(row, seed, row.paths[at]).finished:
                 return False

@@ -1,6 +1,6 @@
-"""What the reports of all experiments share: figures over the seeds, tables, and how it was made.
+"""Shared by the reports of all experiments: statistics over seeds, tables, and their origin.
 
-A report is a dictionary of plain data, written as report.json; its Markdown, report.md, says nothing else.
+A report is a dictionary of plain data, written as report.json; report.md is the same as Markdown.
 """
 
 import statistics
@@ -17,7 +17,7 @@ Data = dict[str, Any]
 
 
 def origin(rows: Iterable[Row[Any]]) -> Data:
-    """Where the runs were made, each place once, and where the report is."""
+    """The environments of the runs, without repetition, and that of the report."""
     places: list[Data] = []
     for path in (path for row in rows for path in row.paths):
         for started in read_journal(Run(path).environments):
@@ -28,7 +28,7 @@ def origin(rows: Iterable[Row[Any]]) -> Data:
 
 
 def write(out: Path, report: Data, markdown: list[str]) -> None:
-    """Writes report.json and report.md, with its last section: the report's own command, and the places of its runs."""
+    """Writes report.json and report.md, which ends with the report's command and the environments of its runs."""
     made = report["environment"]
     lines = [*markdown, *section("How it was made", f"`{made['command']}`, {made['date']}.", "")]
     for place in report["environments"]:
@@ -47,7 +47,7 @@ def results(row: Row[Any]) -> list[Data]:
 
 
 def records(path: Path, event: str) -> list[Data]:
-    """What the log of a run says of an event: "built", "train" or "evaluate"."""
+    """The log records of one event of a run: "built", "train" or "evaluate"."""
     return [record for record in read_journal(Run(path).log) if record["event"] == event]
 
 
@@ -70,7 +70,7 @@ def find(report: Data, *names: str) -> Data | None:
 
 
 def section(title: str, *lines: str) -> list[str]:
-    """A heading, and what follows it."""
+    """A heading and its content."""
     return ["", f"## {title}", "", *lines]
 
 

@@ -1,1 +1,1 @@
-"""Language modelling: every head in one recipe."""
+"""Language modelling: all heads with the same recipe."""

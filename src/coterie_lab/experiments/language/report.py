@@ -35,7 +35,7 @@ def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int],
         trained = Trained.open(organized.paths[0], "cpu")
         shown = clusters.table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
         found = curves(organized.paths[0])
-        with suppress(ImportError):  # without matplotlib there is no figure; its data is in the report all the same
+        with suppress(ImportError):  # without matplotlib there is no figure, but the report still has its data
             draw_curves(found, out / "figure1")
     paces = [pace(row.variant.label, row.paths[0]) for row in rows]
     heads = [one for one, row in zip(paces, rows, strict=True) if not row.variant.ablation]
@@ -89,7 +89,7 @@ def pace(label: str, path: Path) -> Data:
 
 
 def markdown(report: Data, out: Path) -> list[str]:
-    """The report, for people."""
+    """The report as Markdown."""
     corpus = report["corpus"]
     lines = [
         "# Language modelling: every head in the same trainer",
@@ -147,7 +147,7 @@ def _times(report: Data) -> list[str]:
 
 
 def _table(report: Data, header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table whose last column holds published figures, which only some reports have."""
+    """A table whose last column, with published figures, is only in some reports."""
     return table(header, rows) if report["published"] else table(header[:-1], [row[:-1] for row in rows])
 
 
@@ -156,12 +156,12 @@ def _plain(value: float | None) -> str:
 
 
 def _image(out: Path, said: str, name: str) -> list[str]:
-    """A figure, where it could be drawn."""
+    """A figure, if it could be drawn."""
     return [f"![{said}]({name})", ""] if (out / name).exists() else []
 
 
 def plainly(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too."""
+    """Text escaped for Markdown, also in tables."""
     return re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", text)
 
 

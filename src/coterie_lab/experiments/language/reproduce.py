@@ -34,7 +34,7 @@ def reproduce(
 ) -> Data | None:
     """Trains each variant with each seed and writes DIR/report.md; None if it was stopped before the end.
 
-    Finished runs of other seeds are counted in: the heads that matter may have more of them than others.
+    Finished runs of other seeds are included, so important heads can have more seeds than others.
     `source`: a folder from `coterie lm prepare`, or text; `given`: settings for all runs, in place of their own.
     """
     variants = chosen(names, VARIANTS)
@@ -55,14 +55,14 @@ def reproduce(
 
 
 def _finished(runs: Path, row: Row[Variant]) -> list[tuple[int, Path]]:
-    """The runs of a variant that are finished, other than those asked for: seeds and folders."""
+    """The finished runs of a variant with other seeds: seeds and folders."""
     there = ((path.name.removeprefix(f"{row.name}-"), path) for path in runs.glob(f"{row.name}-*"))
     done = [(int(seed), path) for seed, path in there if seed.isdigit() and Run(path).result.exists()]
     return sorted((seed, path) for seed, path in done if path not in row.paths)
 
 
 def _corpus(source: str | None, out: Path, experiment: Experiment, min_count: int, dev_chars: int) -> Corpus:
-    """The prepared text, made from its source if that is not it already."""
+    """The prepared text; prepares it if the source is raw text."""
     if source is None:
         if experiment.name == "generated":
             return generated(out)
@@ -75,7 +75,7 @@ def _corpus(source: str | None, out: Path, experiment: Experiment, min_count: in
         corpus = Corpus.open(ready)
         if experiment.parts:
             check_made_from(parts_of(Path(source)), ready, corpus.source)
-        elif source != TEXT8 or Path(source).exists():  # that name stands for one text, wherever it came from
+        elif source != TEXT8 or Path(source).exists():  # that name always means the same text
             files_of_it = [file.path for file in find([source])]
             check_made_from(files_of_it, ready, corpus.source, min_count=min_count, dev_chars=dev_chars)
         return corpus

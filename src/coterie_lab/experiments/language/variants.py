@@ -1,4 +1,4 @@
-"""What is compared: heads and ablations, as plain changes to the settings, and what was published."""
+"""The variants to compare: heads and ablations, as changes to the settings, with the published figures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ class Variant(comparison.Variant):
     preset: str = "best"
     perplexity: float | None = None  # published (the paper's Table 1)
     minutes: float | None = None  # published (the paper's Table 2)
-    ablation: bool = False  # the self-organized head with one thing changed
+    ablation: bool = False  # the self-organized head with one change
 
     def settings(self, **given: Any) -> Settings:
         """Its settings; what is given goes before them."""
@@ -31,10 +31,10 @@ def _organized(label: str, **options: Any) -> Variant:
 
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, perplexity=144.17, minutes=77),
-    # As it comes out of the box: no graph, every kernel launched by itself.
+    # Without a CUDA graph: the host launches each kernel.
     "full-eager": Variant("full softmax, without a CUDA graph", {"head": "full", "graph": False}),
     "full-compiled": _head("full softmax, torch.compile", "full-compiled"),
-    # As torch starts it: without knowing how often words come, which the layer is told.
+    # With torch's initialisation, rather than biases from the counts, which the layer has.
     "full-random-biases": Variant(
         "full softmax, biases at random",
         {"head": "full", "head_options": {"biases": "random"}},
@@ -56,7 +56,7 @@ VARIANTS: dict[str, Variant] = {
     "hsm-huffman": _head("hierarchical, Huffman tree", "hsm-huffman"),
     "differentiated": _head("D-softmax", "differentiated", 195),
     "adaptive": _head("adaptive softmax (torch)", "adaptive", 147),
-    # All words share the network that spells: at the rate of the others it diverges on text8.
+    # All words share the network that encodes spelling: with the others' learning rate it diverges on text8.
     "cnn": Variant("CNN-softmax", {"head": "cnn", "projection_factor": 0.03}),
     "random-clusters": _head("hierarchical, random clusters", "random-clusters"),
     "self-organized": Variant("self-organized", perplexity=144.77, minutes=20),

@@ -1,1 +1,1 @@
-"""Sentence summarization: every head in one recipe."""
+"""Sentence summarization: all heads with the same recipe."""

@@ -18,7 +18,7 @@ from coterie_lab.scoring.references import Duc
 from coterie_lab.training.run import Run, read_json
 
 MEASURES = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
-LEAD = 8  # words: what copying the beginning is worth
+LEAD = 8  # words of the baseline that copies the beginning
 EXAMPLES = 8
 
 
@@ -70,14 +70,14 @@ def _figures(row: Row[Variant], scores: dict[str, dict[str, list[rouge.Scores]]]
         "duc": _scored(scores["duc"][row.name]) if "duc" in scores else None,
         "perplexity": [result["best"]["perplexity"] for result in found],  # of the validation titles
         "seconds": [result["training_seconds"] for result in found],
-        # Of titles; the median of the log, without what the start costs.
+        # Of titles; the median of the log, to exclude the start.
         "words_per_second": [statistics.median(record["words_per_second"] for record in log) for log in logs],
         "published": row.variant.published,
     }
 
 
 def _read_titles(path: Path) -> list[str]:
-    """What a run wrote, a title a line; one may be empty."""
+    """The titles that a run wrote, one per line; some may be empty."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
@@ -91,7 +91,7 @@ def _scored(runs: Sequence[rouge.Scores]) -> Data:
 
 
 def _over_seeds(runs: Sequence[rouge.Scores], measure: str) -> rouge.PerItem:
-    """(N,) each item's mean over the seeds."""
+    """Each item's mean over the seeds, (N,)."""
     return np.asarray(np.mean([getattr(run, measure) for run in runs], axis=0))
 
 
@@ -104,7 +104,7 @@ def _percent(found: Interval) -> Interval:
 
 
 def _examples(articles: list[str], references: list[str], titles: dict[str, list[str]]) -> list[dict[str, str]]:
-    """Some of the test, evenly from its beginning to its end: sentence, reference, what each variant wrote."""
+    """Some test items, evenly spaced: the sentence, the reference, and the title of each variant."""
     step = max(1, len(articles) // EXAMPLES)
     return [
         {"sentence": articles[n], "reference": references[n], **{name: found[n] for name, found in titles.items()}}
@@ -113,7 +113,7 @@ def _examples(articles: list[str], references: list[str], titles: dict[str, list
 
 
 def markdown(report: Data) -> list[str]:
-    """The report, for people."""
+    """The report as Markdown."""
     pairs = report["pairs"]
     lines = [
         "# Sentence summarization: every head in the same trainer",

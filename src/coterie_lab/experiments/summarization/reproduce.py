@@ -33,14 +33,14 @@ DUC_TITLES = "duc-{digest}.titles.txt"  # for DUC's sentences: other sentences, 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a comparison that are not settings of its runs."""
+    """The settings of a comparison, apart from those of its runs."""
 
     preset: str = "best"
     max_vocab: int | None = None  # the paper's
     source_words: bool = False
     duc: Path | None = None  # a folder with input.txt and task1_ref0.txt …
-    sentences: int = 50  # of the test, on which the speed of search on a CPU is measured; 0: it is not
-    batch: int = 64  # sentences searched side by side when titles are written
+    sentences: int = 50  # test sentences for timing the search on a CPU; 0: no timing
+    batch: int = 64  # sentences per batch of the search
     language_settings: dict[str, Any] | None = None  # of the language model that learns the clusters
 
 
@@ -94,7 +94,7 @@ def reproduce(
 
 
 def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
-    """The prepared pairs, made from their source if that is not them already."""
+    """The prepared pairs; prepares them if the source is raw."""
     if (Path(source) / VOCABULARY).exists():
         return Pairs.open(source)
     ready = out / "data"
@@ -108,7 +108,7 @@ def _pairs(source: str, out: Path, plan: Plan) -> Pairs:
 
 
 def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) -> None:
-    """Writes what a run makes of the test, and of DUC's sentences; once."""
+    """Writes a run's titles for the test set and for DUC's sentences, unless it has them."""
     wanted = [(TITLES, True, pairs.text("test", "article"))]
     if duc is not None:
         wanted.append((_duc_titles(duc), False, duc.sentences))
@@ -122,6 +122,6 @@ def _titles(pairs: Pairs, path: Path, plan: Plan, duc: Duc | None, device: Any) 
 
 
 def _duc_titles(duc: Duc | None) -> str:
-    """The file of what a run writes for DUC's sentences."""
+    """The file of a run's titles for DUC's sentences."""
     told = "\n".join(duc.sentences if duc else [])
     return DUC_TITLES.format(digest=hashlib.sha256(told.encode()).hexdigest()[:8])

@@ -1,4 +1,4 @@
-"""How fast titles are searched for on a CPU: exactly pruned, and over all words of every step."""
+"""The speed of beam search for titles on a CPU: exactly pruned, and over all words in every step."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from coterie_lab.tasks.summarization.trained import Trained
 from coterie_lab.training.run import read_json, write_json
 
 SIDE_BY_SIDE = (1, 16)  # sentences at a time
-ROUNDS = 2  # each way in turn, so that what else the machine does meets both; the faster round counts
+ROUNDS = 2  # both ways alternate, so that other load affects both; the fastest round counts
 
 Speed = dict[str, Any]
 
@@ -34,7 +34,7 @@ def speeds(runs: dict[str, Path], lines: Sequence[str], file: Path) -> list[Spee
 
 
 def _measure(path: Path, lines: Sequence[str], batch: int) -> Speed:
-    """Searches both ways with the model of a run; a head that has no shorter way is searched one way."""
+    """Searches both ways with the model of a run; only over all words if its head cannot prune."""
     trained, decoding = Trained.open(path, "cpu").of_tokens(), Decoding(batch=batch)
     head = cast(Head, trained.model.head)
 
@@ -58,5 +58,5 @@ def _measure(path: Path, lines: Sequence[str], batch: int) -> Speed:
         "threads": torch.get_num_threads(),
         "dense_seconds": seconds["dense"],
         "pruned_seconds": seconds.get("pruned"),
-        "equal": None if both is None else sum(a == b for a, b in both),  # titles that are the same both ways
+        "equal": None if both is None else sum(a == b for a, b in both),  # titles that are the same in both searches
     }

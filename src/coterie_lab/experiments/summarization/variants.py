@@ -1,4 +1,4 @@
-"""What is compared on summarization, and what was published."""
+"""The variants to compare on summarization, with the published figures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ from coterie_lab.tasks.summarization.settings import REORGANIZE_EVERY, Settings,
 
 @dataclass(frozen=True)
 class Variant(comparison.Variant):
-    """A head, and where its clusters come from."""
+    """A head and the source of its clusters."""
 
-    clusters: Reading | None = None  # what the language model reads that learns its clusters
+    clusters: Reading | None = None  # what the language model that learns its clusters reads
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
