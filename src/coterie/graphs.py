@@ -34,9 +34,13 @@ class Graph(Generic[Output]):
     Clone what you need longer.
     """
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, inputs: tuple[Tensor, ...], output: Output) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, function: Callable[..., Output], inputs: tuple[Tensor, ...], output: Output
+    ) -> None:
         self.graph, self.inputs, self.output = graph, inputs, output
+        self.function = function  # keeps alive what the graph reads, such as a bound method's layer
 
+    @torch.no_grad()
     def __call__(self, *inputs: Tensor) -> Output:
         """Copies the inputs into the graph's own, replays it, and returns its output."""
         if len(inputs) != len(self.inputs):
@@ -90,11 +94,11 @@ def capture(
             try:
                 graph, output = _record(function, own, torch.cuda.graph_pool_handle() if pool is None else pool)
             except RuntimeError as error:
-                reason = str(error).strip().splitlines()[0]
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise GraphError(f"{_name(function)} cannot be recorded as a CUDA graph: {reason}") from error
         here.wait_stream(side)
     logger.info("recorded a CUDA graph of %s for %s", _name(function), ", ".join(map(_described, own)) or "no inputs")
-    return Graph(graph, own, output)
+    return Graph(graph, function, own, output)
 
 
 def _record(

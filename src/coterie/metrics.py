@@ -1,8 +1,8 @@
 """What the layer measures and reports: perplexities, what a reorganisation moved, and bad input.
 
 On a CPU, bad input is refused at once. On a GPU, checking would make the host wait for the device. There the device
-counts bad targets, treats them as ignored, and copies its counts to the host asynchronously; the next call that finds
-the copy complete raises.
+counts bad targets, treats them as ignored, and copies its counts to the host asynchronously; the next `step()`,
+or the next call in evaluation, that finds the copy complete raises.
 
 Shapes: T tokens.
 """

@@ -188,7 +188,8 @@ class SelfOrganizedSoftmax(nn.Module):
         On a CPU with gradients enabled, the forward also computes the gradients of the mean loss.
         When activation checkpointing runs it again inside a backward, the batch is not counted a second time.
         """
-        checks.check_hidden(hidden, self.weight)
+        vectors = self.vectors()
+        checks.check_hidden(hidden, vectors.weight)
         target = checks.check_target(hidden, target)
         shape = target.shape
         training = self.training
@@ -200,7 +201,7 @@ class SelfOrganizedSoftmax(nn.Module):
         # While training on a GPU, only step() looks: even a query that does not wait costs the host time.
         look = None if training and hidden.is_cuda else self.tally.look
         books = Books(sums, tally, self.ignore_index, look)
-        batch = ways.compute(hidden, self.vectors(), target.reshape(-1), self.partition, books)
+        batch = ways.compute(hidden, vectors, target.reshape(-1), self.partition, books)
         if training and self.statistic is not None and not again:
             seen = hidden if self.activation is None else batch.cluster_hidden
             self.remember(seen.detach(), batch.grouping, batch.loss.detach())
@@ -225,7 +226,8 @@ class SelfOrganizedSoftmax(nn.Module):
 
     def remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
         """Adds a batch to the statistic unless its `loss` () is not finite; `seen` (T, D): h, or h_c if activated."""
-        assert self.statistic is not None
+        if self.statistic is None:
+            raise RuntimeError("this layer remembers nothing of its words: it was built with reorganize_every=None")
         sample = self.statistic.sample(seen, lambda: cluster_vectors(self.vectors()))
         if self.counting:
             word = grouping.word

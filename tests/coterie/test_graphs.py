@@ -12,7 +12,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="records a CUD
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """Stands in for CUDA: what a graph has recorded is called again when it is replayed."""
+    """Stands in for CUDA, up to the replay."""
 
     class Stand:
         def __init__(self, *_, **__):
@@ -67,6 +67,20 @@ def test_it_warms_up_records_once_and_says_so(recorder, caplog):
     (line,) = caplog.messages
     assert "doubled for (2, 3) float32" in line
     assert len(graph.inputs) == 1
+
+
+def test_a_call_copies_its_inputs_outside_of_autograd_replays_and_keeps_what_is_read():
+    own, output = torch.zeros(3, requires_grad=True), torch.zeros(3)
+
+    class Twice:
+        def replay(self):
+            output.copy_(2 * own.detach())
+
+    graph = graphs.Graph(Twice(), layer := torch.nn.Linear(1, 1), (own,), output)
+    given = torch.arange(3.0, requires_grad=True) * 3
+    assert graph(given).tolist() == [0, 6, 12]
+    assert own.grad_fn is None
+    assert graph.function is layer
 
 
 def test_other_shapes_and_numbers_of_tensors_are_refused(recorder):

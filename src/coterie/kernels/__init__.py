@@ -1,1 +1,1 @@
-"""The GPU kernels, in Triton. Importing any module here needs Triton; nothing else in the package does."""
+"""The GPU kernels, in Triton. The rest of the package imports them only where it computes on a GPU."""

@@ -71,12 +71,16 @@ def choose(backend: Backend, hidden: Tensor) -> Ways:
 def by_triton() -> Ways:
     """The kernels, imported at their first use: a layer on a CPU has no need of triton."""
     global _kernels
-    if _kernels is None:  # cached: even a repeated import costs host time in every step
-        from coterie.kernels import statistic
-        from coterie.loss import triton
+    compiling = torch.compiler.is_compiling()  # the compiler would guard on the cache, and compile again once it is set
+    if not compiling and _kernels is not None:
+        return _kernels
+    from coterie.kernels import statistic
+    from coterie.loss import triton
 
-        _kernels = Ways(triton.compute, statistic.update)
-    return _kernels
+    ways = Ways(triton.compute, statistic.update)
+    if not compiling:
+        _kernels = ways  # even a repeated import costs host time in every step
+    return ways
 
 
 def by_reference(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books) -> Batch:

@@ -25,18 +25,17 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # below, its four small products and their launches take as long as one large product.
 LARGE = 2**23
 
+Grads = tuple[Tensor | None, Tensor | None, Tensor | None]  # of output and even (T,) and of the loss (); None: zero
+
 
 class Fixed(NamedTuple):
-    """The tensors that a batch reads or writes and that have no gradient."""
+    """What a batch reads that gets no gradient."""
 
     prior: Tensor | None  # (C,) as in `Vectors`
     table: Tensor  # (3 T + C + 1,) as in `Grouping`
     cluster_of: Tensor  # (V,) as in `Partition`
     words: Tensor  # (V,)
     offsets: Tensor  # (C + 1,)
-    capacity: int
-    sums: Tensor  # (3,) as in `Meter`
-    tally: Tensor  # (4,) as in `Tally`
 
 
 class Saved(NamedTuple):
@@ -48,7 +47,7 @@ class Saved(NamedTuple):
 
 
 def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partition, books: Books) -> Batch:
-    """The same as `dispatch.by_reference`; products in the dtype of `hidden` or of autocast, sums in float32."""
+    """As `dispatch.by_reference`; products in the dtype of the hidden vectors, or in autocast's, sums in float32."""
     hidden = in_autocast(hidden)
     if hidden.dtype not in DTYPES:
         raise TypeError(
@@ -60,10 +59,8 @@ def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partiti
     if books.look is not None:
         books.look()
     projection, activation, cluster_weight, cluster_bias, prior, weight, bias = vectors
-    fixed = Fixed(
-        prior, grouping.table, partition.cluster_of, partition.words, partition.offsets, partition.capacity,
-        books.sums, books.tally,
-    )  # fmt: skip
+    cluster_bias, prior, bias = _dense(cluster_bias), _dense(prior), _dense(bias)
+    fixed = Fixed(prior, grouping.table, partition.cluster_of, partition.words, partition.offsets)
     cluster_hidden = hidden
     if torch.compiler.is_compiling():
         if projection is not None and activation is None and hidden.numel() >= LARGE:
@@ -71,7 +68,7 @@ def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partiti
         else:
             cluster_hidden, word_hidden = project(hidden, vectors)
         output, even, loss, sums, tally, *_ = _levels(
-            cluster_hidden, word_hidden, cluster_weight, cluster_bias, weight, bias, *fixed[:-2]
+            cluster_hidden, word_hidden, cluster_weight, cluster_bias, weight, bias, *fixed, partition.capacity
         )
         books.sums.add_(sums)
         books.tally.add_(tally)
@@ -81,9 +78,14 @@ def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partiti
         seen, projection = side_by_side(hidden, vectors), None
         cluster_hidden = seen[:, : hidden.shape[1]]
     output, even, loss = _Step.apply(  # type: ignore[no-untyped-call]
-        seen, projection, cluster_weight, cluster_bias, weight, bias, fixed, beside
+        seen, projection, cluster_weight, cluster_bias, weight, bias, fixed, partition.capacity, books, beside
     )
     return Batch(output, even, loss, grouping, cluster_hidden)
+
+
+def _dense(vector: Tensor | None) -> Tensor | None:
+    """Kernels read a vector as one stretch of memory."""
+    return vector if vector is None or vector.is_contiguous() else vector.contiguous()
 
 
 class _Step(torch.autograd.Function):
@@ -99,6 +101,8 @@ class _Step(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         fixed: Fixed,
+        capacity: int,
+        books: Books,
         grouped: Beside,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """log P(target) (T,), the mean log P of both levels (T,) and the loss (), as in `Batch`.
@@ -107,21 +111,24 @@ class _Step(torch.autograd.Function):
         dtype, width = hidden.dtype, weight.shape[1]
         maps = None if projection is None else projection.to(dtype)
         vectors = cluster_weight.to(dtype)
-        folds = maps is not None and hidden.numel() >= LARGE
+        ctx.folds = maps is not None and hidden.numel() >= LARGE
         if maps is None:
             both = products.dense_rows(hidden)
-        elif folds:
+        elif ctx.folds:
             to_cluster, to_word = maps.chunk(2)
             vectors = vectors @ to_cluster
             both = hidden @ to_word.T  # h_w alone
         else:
             both = hidden @ maps.T
-        sides = (hidden, both) if folds else _halves(both, width)
+        sides = (hidden, both) if ctx.folds else _halves(both, width)
         grouped.join()
-        output, even, loss, saved = _forward(*sides, vectors, cluster_bias, weight, bias, fixed)
-        # Saved so that autograd notices in-place changes before the backward. No one else can change the rest.
-        ctx.save_for_backward(hidden, projection, cluster_weight, cluster_bias, weight, bias, *fixed[:5])
-        ctx.own = folds, maps, both, sides, vectors, saved, fixed
+        output, even, loss, saved = _forward(
+            *sides, vectors, cluster_bias, weight, bias, fixed, capacity, books.sums, books.tally
+        )
+        # All of it through autograd: it notices in-place changes, and frees the buffers once they are used.
+        ctx.save_for_backward(
+            hidden, projection, cluster_weight, cluster_bias, weight, bias, maps, both, vectors, *saved, *fixed
+        )
         ctx.set_materialize_grads(False)  # an unused output then has gradient None instead of zeros
         return output, even, loss
 
@@ -130,31 +137,45 @@ class _Step(torch.autograd.Function):
         ctx: Any, grad_output: Tensor | None, grad_even: Tensor | None, grad_loss: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        hidden, projection, cluster_weight, cluster_bias, weight, bias, *_ = ctx.saved_tensors
-        folds, maps, both, sides, vectors, saved, fixed = ctx.own
-        grad_hidden = grad_both = torch.empty_like(both)
-        if folds:
-            grad_hidden = torch.empty_like(hidden)
-        grads = (grad_hidden, grad_both) if folds else _halves(grad_both, weight.shape[1])
-        grad_vectors, grad_cluster_bias, grad_weight, grad_bias = _backward(
-            (grad_output, grad_even, grad_loss), saved, sides, vectors, cluster_bias, weight, bias, fixed, grads
-        )
-        grad_projection = None
-        if folds:
-            to_cluster, to_word = maps.chunk(2)
-            grad_hidden.addmm_(grad_both, to_word)
-            grad_projection = torch.empty_like(maps)
-            grad_to_cluster, grad_to_word = grad_projection.chunk(2)
-            torch.mm(cluster_weight.to(maps.dtype).T, grad_vectors, out=grad_to_cluster)
-            torch.mm(grad_both.T, hidden, out=grad_to_word)
-            grad_vectors = grad_vectors @ to_cluster.T
-        elif maps is not None:
-            grad_hidden = grad_both @ maps
-            grad_projection = grad_both.T @ hidden
-        if grad_projection is not None:
-            grad_projection = grad_projection.to(projection.dtype)
-        of_clusters = grad_vectors.to(cluster_weight.dtype)
-        return grad_hidden, grad_projection, of_clusters, grad_cluster_bias, grad_weight, grad_bias, None, None
+        grads = grad_output, grad_even, grad_loss
+        saved = ctx.saved_tensors  # read once: activation checkpointing computes them for this
+        device = saved[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return _differentiate(ctx, saved, grads)
+        with torch.autocast(device, enabled=False):  # the dtypes are those of the forward
+            return _differentiate(ctx, saved, grads)
+
+
+def _differentiate(ctx: Any, saved: tuple[Any, ...], grads: Grads) -> tuple[Tensor | None, ...]:
+    """The gradients of `_Step`'s inputs."""
+    hidden, projection, cluster_weight, cluster_bias, weight, bias, maps, both, vectors, *rest = saved
+    needs_hidden, needs_projection, *_ = ctx.needs_input_grad
+    grad_both = torch.empty_like(both)
+    grad_hidden: Tensor | None = grad_both
+    if ctx.folds:
+        grad_hidden = torch.empty_like(hidden)
+        sides, out = (hidden, both), (grad_hidden, grad_both)
+    else:
+        sides, out = _halves(both, weight.shape[1]), _halves(grad_both, weight.shape[1])
+    grad_vectors, grad_cluster_bias, grad_weight, grad_bias = _backward(
+        grads, Saved(*rest[:3]), sides, vectors, cluster_bias, weight, bias, Fixed(*rest[3:]), out
+    )
+    grad_projection = None
+    if ctx.folds:
+        to_cluster, to_word = maps.chunk(2)
+        out[0].addmm_(grad_both, to_word)
+        grad_projection = torch.empty_like(maps)
+        grad_to_cluster, grad_to_word = grad_projection.chunk(2)
+        torch.mm(cluster_weight.to(maps.dtype).T, grad_vectors, out=grad_to_cluster)
+        torch.mm(grad_both.T, hidden, out=grad_to_word)
+        grad_vectors = grad_vectors @ to_cluster.T
+    elif maps is not None:
+        grad_hidden = grad_both @ maps if needs_hidden else None
+        grad_projection = grad_both.T @ hidden if needs_projection else None
+    if grad_projection is not None:
+        grad_projection = grad_projection.to(projection.dtype)
+    of_clusters = grad_vectors.to(cluster_weight.dtype)
+    return grad_hidden, grad_projection, of_clusters, grad_cluster_bias, grad_weight, grad_bias, *(None,) * 4
 
 
 def _halves(both: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -173,12 +194,15 @@ def _forward(
     weight: Tensor,
     bias: Tensor | None,
     fixed: Fixed,
+    capacity: int,
+    sums: Tensor,
+    tally: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Saved]:
     """log P(target) (T,), the mean log P of both levels (T,), the loss () and what the backward needs.
 
     `cluster_weight` (C, D) in the dtype of the hidden vectors (T, D); adds the batch to `fixed.sums` and `fixed.tally`.
     """
-    prior, table, cluster_of, words, offsets, capacity, sums, tally = fixed
+    prior, table, cluster_of, words, offsets = fixed
     n_tokens, device = word_hidden.shape[0], weight.device
     output, even = (torch.empty(n_tokens, dtype=torch.float32, device=device) for _ in range(2))
     loss = torch.empty((), dtype=torch.float32, device=device)
@@ -207,7 +231,7 @@ def _forward(
 
 
 def _backward(
-    grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+    grads: Grads,
     saved: Saved,
     sides: tuple[Tensor, Tensor],
     cluster_weight: Tensor,
@@ -222,7 +246,7 @@ def _backward(
     `grads`: those of `_forward`'s first three results, None for zero. `sides`: h_c and h_w (T, D); if they are one
     tensor, so are their gradients.
     """
-    prior, table, cluster_of, words, offsets, *_ = fixed
+    prior, table, cluster_of, words, offsets = fixed
     (cluster_hidden, word_hidden), (grad_cluster_hidden, grad_word_hidden) = sides, out
     grad_bias, grad_cluster_bias = (None if part is None else torch.empty_like(part) for part in (bias, cluster_bias))
     grad_weight = weight.new_empty(weight.shape)
@@ -275,9 +299,11 @@ def _levels_forward(
     """The same as `_forward`, but functional: returns what to add to sums and tally."""
     cluster_hidden, word_hidden = products.dense_rows(cluster_hidden), products.dense_rows(word_hidden)
     sums, tally = table.new_zeros(3, dtype=torch.float64), table.new_zeros(4)
-    fixed = Fixed(prior, table, cluster_of, words, offsets, capacity, sums, tally)
+    fixed = Fixed(prior, table, cluster_of, words, offsets)
     rounded = cluster_weight.to(word_hidden.dtype)
-    output, even, loss, saved = _forward(cluster_hidden, word_hidden, rounded, cluster_bias, weight, bias, fixed)
+    output, even, loss, saved = _forward(
+        cluster_hidden, word_hidden, rounded, cluster_bias, weight, bias, fixed, capacity, sums, tally
+    )
     return output, even, loss, sums, tally, *saved
 
 
@@ -314,16 +340,14 @@ def _levels_backward(
     """Gradients of h_c, h_w, cluster_weight, cluster_bias, weight and bias; an empty tensor for a missing bias."""
     cluster_hidden, word_hidden = products.dense_rows(cluster_hidden), products.dense_rows(word_hidden)
     grad_hiddens = cluster_hidden.new_empty(cluster_hidden.shape), word_hidden.new_empty(word_hidden.shape)
-    fixed = Fixed(prior, table, cluster_of, words, offsets, 0, totals, table)  # only the forward uses the last three
+    fixed = Fixed(prior, table, cluster_of, words, offsets)
     grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = _backward(
         (grad_output, grad_even, grad_loss), Saved(cluster_logits, logits, totals), (cluster_hidden, word_hidden),
         cluster_weight.to(word_hidden.dtype), cluster_bias, weight, bias, fixed, grad_hiddens,
     )  # fmt: skip
-    none = weight.new_empty(0)
-    return [
-        *grad_hiddens, grad_cluster_weight.to(cluster_weight.dtype),
-        none if grad_cluster_bias is None else grad_cluster_bias, grad_weight, none if grad_bias is None else grad_bias,
-    ]  # fmt: skip
+    # An empty tensor each: an operator may not return the same one twice.
+    found = (grad_cluster_weight.to(cluster_weight.dtype), grad_cluster_bias, grad_weight, grad_bias)
+    return [*grad_hiddens, *(weight.new_empty(0) if part is None else part for part in found)]
 
 
 def _levels_backward_fake(*inputs: Any) -> list[Tensor]:
@@ -337,7 +361,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate_compiled(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     found = _gradients.op(*grads[:3], *ctx.saved_tensors)
     needed = ctx.needs_input_grad[:6]
     return *(part if wanted else None for part, wanted in zip(found, needed, strict=True)), *(None,) * 6
@@ -345,4 +369,4 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]
 
 _gradients = Operator("levels_backward", _levels_backward, _levels_backward_fake)
 _levels = Operator("levels", _levels_forward, _levels_fake)
-_levels.op.register_autograd(_differentiate, setup_context=_setup_context)
+_levels.op.register_autograd(_differentiate_compiled, setup_context=_setup_context)

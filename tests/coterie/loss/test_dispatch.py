@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
@@ -52,6 +53,65 @@ def test_the_layer_trains_as_with_the_torch_backend(options):
     for x, y in zip(layers[0].state_dict().values(), layers[1].state_dict().values(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
     assert layers[0].measures().perplexity == pytest.approx(layers[1].measures().perplexity, rel=1e-4)
+
+
+def batch(layer, tokens=9):
+    hidden = torch.randn(tokens, 24, device=DEVICE, requires_grad=True)
+    return hidden, layer(hidden, torch.randint(0, 90, (tokens,), device=DEVICE)).loss
+
+
+def test_a_backward_frees_what_it_needed_and_is_not_repeated_without_it():
+    hidden, loss = batch(make(90, in_features=24, backend="triton").to(DEVICE))
+    node = loss.grad_fn
+    assert not [part for part in vars(node).values() if isinstance(part, torch.Tensor | tuple)]
+    first, again = (torch.autograd.grad(loss, hidden, retain_graph=keep)[0] for keep in (True, False))
+    assert torch.equal(first, again)
+    with pytest.raises(RuntimeError, match="freed"):
+        node.saved_tensors  # noqa: B018
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", ["projection", "cluster_weight", "cluster_bias", "weight", "bias"])
+def test_a_parameter_that_changes_before_the_backward_is_noticed(name):
+    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    _, loss = batch(layer)
+    with torch.no_grad():
+        getattr(layer, name).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_second_derivatives_are_refused():
+    hidden, loss = batch(make(90, in_features=24, backend="triton").to(DEVICE))
+    with pytest.raises(RuntimeError, match='need backend="reference"'):
+        torch.autograd.grad(loss, hidden, create_graph=True)
+
+
+@pytest.mark.parametrize("frozen", ["projection", "cluster_weight", "weight", "bias"])
+def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen):
+    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        layer.zero_grad()
+        batch(layer)[1].backward()
+        found.append({name: parameter.grad for name, parameter in layer.named_parameters()})
+        getattr(layer, frozen).requires_grad_(False)
+    assert found[1].pop(frozen) is None
+    torch.testing.assert_close(found[1], {name: grad for name, grad in found[0].items() if name != frozen})
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_under_activation_checkpointing_a_batch_counts_once(reentrant):
+    layer, hidden = make(90, in_features=24, backend="triton").to(DEVICE), torch.randn(9, 24, device=DEVICE)
+    target, gradients = torch.randint(0, 90, (9,), device=DEVICE), []
+    for way in (layer, lambda *given: checkpoint(layer, *given, use_reentrant=reentrant)):
+        own = hidden.clone().requires_grad_()
+        way(own, target)[1].backward()
+        gradients.append(own.grad)
+    assert torch.equal(*gradients)
+    assert layer.measures().tokens == 18
 
 
 def test_the_layer_compiled_learns_the_same():

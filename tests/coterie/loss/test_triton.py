@@ -183,6 +183,29 @@ def test_any_strides(sees):
     case.check()
 
 
+def test_vectors_need_not_be_one_stretch_of_memory():
+    case = Case(37, 33)
+    apart = {name: getattr(case.vectors, name).repeat_interleave(2)[::2] for name in ("cluster_bias", "prior", "bias")}
+    expected = case.run(fused.compute)
+    case.vectors = case.vectors._replace(**apart)
+    assert all(torch.equal(found, expected[name]) for name, found in case.run(fused.compute).items())
+
+
+@pytest.mark.parametrize("sees", SEES)
+def test_a_backward_inside_an_autocast_is_not_rounded(sees):
+    case = Case(37, 32, sees=sees)
+
+    def within(*given):
+        with torch.autocast(DEVICE, enabled=False):
+            return fused.compute(*given)
+
+    expected = case.run(fused.compute)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        found = case.run(within)
+    for name in ("gradient of weight", "gradient of cluster_weight"):
+        torch.testing.assert_close(found[name], expected[name])
+
+
 def test_weights_that_are_not_finite_stay_in_their_cluster():
     case = Case(37, 40)
     lost = case.partition.members(int(case.partition.cluster_of[0]))  # word 0 is what a masked load would read
@@ -223,9 +246,9 @@ def test_float64_is_refused():
         Case(3, 16, dtype=torch.float64).run(fused.compute)
 
 
-@pytest.mark.parametrize("sees", ["h", "folded", "relu"])
-def test_compiles_as_one_graph(sees):
-    case = Case(37, 32, sees=sees)
+@pytest.mark.parametrize("sees, bias", [("h", True), ("folded", True), ("relu", False)])
+def test_compiles_as_one_graph(sees, bias):
+    case = Case(37, 32, sees=sees, bias=bias)
     eager = case.run(fused.compute)
     compiled = case.run(torch.compile(fused.compute, fullgraph=True, backend="aot_eager"))
     for name in eager:
@@ -239,8 +262,11 @@ def test_operators_keep_their_promises(bias):
     learned = [None if x is None else x.requires_grad_() for x in (cluster_weight, cluster_bias)]
     learned += [weight.requires_grad_(), None if word_bias is None else word_bias.requires_grad_(), prior]
     hidden, grouping = case.hidden.requires_grad_(), group(case.target, p)
-    table = (grouping.table, p.cluster_of, p.words, p.offsets)
-    torch.library.opcheck(fused._levels.op, (hidden, hidden * 2, *learned, *table, p.capacity), test_utils=CHECKS)
+    given = (hidden, hidden * 2, *learned, grouping.table, p.cluster_of, p.words, p.offsets)
+    torch.library.opcheck(fused._levels.op, (*given, p.capacity), test_utils=CHECKS)
+    results = [x.detach() for x in fused._levels.op(*given, p.capacity)]
+    given = tuple(None if x is None else x.detach() for x in given)
+    torch.library.opcheck(fused._gradients.op, (*results[:3], *results[5:], *given), test_utils=CHECKS[::2])
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
     torch.library.opcheck(
         grouping_kernel._grouped.op, (tally, case.target, p.position, p.offsets, -100), test_utils=CHECKS
