@@ -1,12 +1,12 @@
 """A summarizer: an LSTM reads a sentence, another writes its title with attention to the first, and any head.
 
-The title is known while training, so the writing LSTM runs over all of it at once, and the attention of all its steps
-is one product (Luong et al., "general"). With their input feeding, the head's input for a word is fed into the next
-step, and titles are written word by word while training, too. Padding changes nothing: sentences are padded at their
-end, their last state is the one at their last word, and the attention sees their words alone.
+In training the title is known, so the writing LSTM runs over all of it at once, and the attention of all its steps is
+one product (Luong et al., "general"). With their input feeding, the head's input for a word is fed into the next step,
+which needs a loop over words also in training. Padding does not change results: sentences are padded at the end, their
+last state is that of their last word, and the attention is masked.
 
 Shapes: B sentences, S words of a sentence, H titles of each written side by side, L words of a title, E embedding
-width, D hidden width, M width of what is remembered of a word: the state after it, D, or 2D when the sentence is read
+width, D hidden width, M width of the memory of a word: the state after it, D, or 2D when the sentence is read
 from both ends, and perhaps its vector, E.
 """
 
@@ -73,8 +73,7 @@ class Summarizer(WordModel):
         return vectors
 
     def read(self, embedded: Tensor, length: Tensor) -> tuple[Memory, Writing]:
-        """Sentences' words (B, S, E) and (B,) how many of them are real → what was read, and a title of each to write,
-        of no word yet."""
+        """Encodes sentences (B, S, E) of lengths (B,): returns the memory, and the state of an empty title for each."""
         places = torch.arange(embedded.shape[1], device=embedded.device)  # (S,)
         last = (length - 1)[:, None]  # (B, 1)
         states, _ = self.reader(embedded)
@@ -86,7 +85,7 @@ class Summarizer(WordModel):
             final = torch.cat((final, _at(back, last)), -1)
             states = torch.cat((states, _at(back, turned)), -1)
         if self.look_at_words:
-            # What goes in is, tied, what the head compares with: a word that is looked at can be copied.
+            # With tied weights these are also the head's word vectors, so the attention can copy a word.
             states = torch.cat((states, embedded), -1)
         start = torch.tanh(self.bridge(final)).transpose(0, 1)  # (1, B, 2D)
         state, cell = start.float().chunk(2, -1)

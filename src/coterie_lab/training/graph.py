@@ -57,7 +57,7 @@ class GraphedUpdate:
             # No warm-up here, because each call of the update trains: those above were the warm-up.
             self.recordings[shapes] = graphs.capture(self.update, *batch, warm_up=0, stream=self.side, pool=self.memory)
         except graphs.GraphError as error:
-            self.say(f"{error}: the update runs as it is")
+            self.say(f"{error}: the update runs without a graph")
             self.possible = False
 
 
@@ -66,6 +66,6 @@ def graphed(update: Update, wanted: bool, possible: bool, say: Callable[[str], N
     if not wanted or update.device.type != "cuda":
         return update
     if not possible:
-        say("this head or this number of processes cannot be recorded as a CUDA graph: the update runs as it is")
+        say("this head or this number of processes cannot be recorded as a CUDA graph: the update runs without one")
         return update
     return GraphedUpdate(update, say)

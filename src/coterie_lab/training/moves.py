@@ -36,7 +36,7 @@ class History:
     """Follows a partition from one reorganization to the next."""
 
     def __init__(self, cluster_of: Tensor) -> None:
-        """`cluster_of` (V,), as it is now."""
+        """`cluster_of` (V,): the current clusters."""
         self.last = _numbers(cluster_of)
         words = np.arange(self.last.size, dtype=np.int32)
         self.moves = [Move(0, words, self.last)]

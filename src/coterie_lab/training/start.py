@@ -72,7 +72,7 @@ def train(
         if progress.finished:
             result = {"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds}
             world.by_main(lambda: write_json(run.result, result))
-    world.everyone(None)  # nobody leaves before the others: connections cut short end a process with an error
+    world.everyone(None)  # all leave together: a connection that breaks ends a process with an error
     return progress
 
 

@@ -23,7 +23,7 @@ class Experiment:
     head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
 
     def settings_of(self, variant: Variant, **given: Any) -> Settings:
-        """The settings of a variant's runs; what is given goes before them."""
+        """The settings of a variant's runs, with those in `given` replaced."""
         usual, own = self.head_options.get(variant.settings().head, {}), variant.changed(given)["head_options"]
         return variant.settings(**{**self.settings, **given, "head_options": {**usual, **own}})
 

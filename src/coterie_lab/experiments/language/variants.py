@@ -17,7 +17,7 @@ class Variant(comparison.Variant):
     ablation: bool = False  # the self-organized head with one change
 
     def settings(self, **given: Any) -> Settings:
-        """Its settings; what is given goes before them."""
+        """Its settings, with those in `given` replaced."""
         return from_preset(self.preset, **self.changed(given))
 
 

@@ -16,7 +16,7 @@ class Variant(comparison.Variant):
     published: str | None = None  # its name among the published rows
 
     def settings(self, preset: str, **given: Any) -> Settings:
-        """Its settings; what is given goes before them."""
+        """Its settings, with those in `given` replaced."""
         return from_preset(preset, self.clusters is not None, **self.changed(given))
 
     def reading(self, preset: str) -> Reading | None:

@@ -1,7 +1,7 @@
 """Clusters for a summarizer: a language model with the self-organized head learns them from the pairs' text.
 
 In the paper that text is the titles alone. Words that occur only in sentences, which a title may copy, then keep their
-random clusters; reading the sentences too gives these words clusters of their own kind.
+random clusters; reading the sentences, too, gives these words clusters that fit.
 """
 
 from pathlib import Path

@@ -20,7 +20,7 @@ class Settings(ModelSettings):
     tied: bool = True
     keep: Keep = "last"  # titles still improve when perplexity no longer does
     bidirectional: bool = option(True, "read the sentence from both ends", "model", flags="--bidirectional/--one-way")
-    look_at_words: bool = option(True, "let the attention see the words' vectors beside the states", "model")
+    look_at_words: bool = option(True, "let the attention see the words' vectors in addition to the states", "model")
     input_feeding: bool = option(False, "feed the head's input for a word into the next step; slower", "model")
     batch: int = option(512, "pairs in a batch", "data", least=1)
 
