@@ -8,35 +8,14 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from coterie import Partition
-from coterie_lab.heads import HEADS, FullSoftmax, Material, build, register
+from coterie_lab.heads import HEADS, FullSoftmax, build, register
 from coterie_lab.heads.huffman import huffman_paths
 from coterie_lab.heads.two_level import frequency_bins
+from tests.coterie_lab.heads.samples import COUNTS, MATERIAL, WORDS, D, V, make, problem
 
-V, D = 50, 16
-COUNTS = (1000 / torch.arange(1, V + 1)).long()[torch.randperm(V, generator=torch.Generator().manual_seed(0))]
-WORDS = [f"{'un' * (n % 3)}word{n}ß" for n in range(V)]
-TEXT = torch.multinomial(COUNTS.double(), 3000, True, generator=torch.Generator().manual_seed(1)).numpy()
-MATERIAL = Material(WORDS, TEXT)
 NAMES = [name for name in HEADS if name != "full-compiled"]  # the same forward; it needs a compiler
 SAMPLED = ("importance", "nce", "cnn")
 DENSE = ("full", "full-chunked", "importance", "nce", "hsm-huffman", "differentiated", "adaptive", "cnn")
-
-
-def make(name, counts=COUNTS, **options):
-    """A head with parameters large enough that nothing is nearly uniform."""
-    head = build(name, D, V, counts, MATERIAL, **options)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn_like(parameter))
-    return head
-
-
-def problem(*leading):
-    hidden = torch.randn(*leading, D)
-    target = torch.randint(0, V, leading)
-    if target.numel() > 1:
-        target.view(-1)[0] = -100
-    return hidden, target
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -223,63 +202,6 @@ def test_bins_hold_like_shares_of_the_text_or_of_its_roots():
     root = torch.zeros(20, dtype=torch.float64).index_add_(0, by_root.cluster_of, counts.double().sqrt())
     assert float(root.max()) < 1.5 * float(root.mean())
     assert int(by_root.sizes.max()) < int(by_frequency.sizes.max()) / 2
-
-
-def test_words_never_seen_have_vectors_from_their_spelling():
-    head = make("cnn").double().eval()
-    with torch.no_grad():
-        known = head.vectors(WORDS[5:7])
-        hidden = torch.randn(D, dtype=torch.float64)
-        logits = known[:, :-1] @ hidden + known[:, -1]
-        torch.testing.assert_close(head.log_prob(hidden)[5:7].diff(), logits.diff())
-        new = head.vectors(["word5", "wörd", "a" * 100, ""])
-    assert new.shape == (4, D + 1)
-    assert len(new.unique(dim=0)) == 4
-
-
-def test_words_spelled_alike_differ_by_numbers_of_their_own():
-    head = make("cnn").double().eval()
-    with torch.no_grad():
-        head.correction.zero_()
-        spelled_alone = head.vectors([WORDS[5], "never seen"])
-        head.correction.normal_()
-    corrected = head.vectors([WORDS[5], "never seen"])
-    own = head.projection.correct.weight @ head.correction[5]
-    torch.testing.assert_close(corrected[0] - spelled_alone[0], own)
-    assert torch.equal(corrected[1], spelled_alone[1])
-    plain = make("cnn", correction=0)
-    assert plain.correction is None
-    assert plain(*problem(3)).loss.isfinite()
-
-
-def test_products_of_spelling_are_as_wide_as_a_gpu_likes(monkeypatch):
-    widths, linear = [], F.linear
-
-    def noted(x, weight, *rest):
-        widths.append(weight.shape[0])
-        return linear(x, weight, *rest)
-
-    monkeypatch.setattr(F, "linear", noted)
-    assert make("cnn").projection(torch.randint(0, 257, (3, 24)), torch.randn(3, 128)).shape == (3, D + 1)
-    assert widths == [528, 2 * 528, 24, 24]  # for 525 features, twice as many, and D + 1 numbers twice
-
-
-def test_vectors_of_all_words_are_made_once_for_an_evaluation():
-    head = make("cnn").eval()
-    hidden, target = problem(3)
-    calls = []
-    head.projection.register_forward_hook(lambda *_: calls.append(1))
-    with torch.no_grad():
-        before = head(hidden, target).loss
-        head(hidden, target)
-        head.predict(hidden)
-        assert len(calls) == 1
-        head.projection.out.weight += 1  # whatever changes them is seen
-        assert head(hidden, target).loss != before
-        assert len(calls) == 2
-        head.train().eval()
-        head(hidden, target)
-        assert len(calls) == 3
 
 
 def test_a_partition_from_a_file_stays(tmp_path):
