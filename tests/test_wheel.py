@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -60,9 +61,11 @@ def installed(wheel, folder, extras=()):
 def test_everything_that_make_installs_is_pinned(wheel):
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
-    names = {canonicalize_name(that.name) for that in required(wheel, ["dev"])}
-    # What torch needs beside a GPU it pins itself.
-    assert not {name for name in names - pinned if not name.startswith(("cuda", "nvidia"))}
+    found = {canonicalize_name(that.name): that for that in required(wheel, ["dev"])}
+    # torch pins NVIDIA's libraries itself.
+    assert not {name for name in found.keys() - pinned if not name.startswith(("cuda-toolkit", "nvidia"))}
+    pythons = {name: SpecifierSet(that.metadata["Requires-Python"] or "") for name, that in found.items()}
+    assert not {name for name, accepted in pythons.items() if "3.11.0" not in accepted}
 
 
 def test_without_extras_the_layer_trains_and_the_command_line_says_what_it_needs(wheel, tmp_path):

@@ -1,5 +1,6 @@
 """The commands that compare heads: `coterie demo`, `coterie bench` and `coterie reproduce`."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from coterie_lab.bench.names import NAMES
+from coterie_lab.bench.names import NAMES, PACKAGES
 from coterie_lab.commands.language import OnDevice
 from coterie_lab.commands.parameters import takes
 from coterie_lab.demo.settings import Setting
@@ -51,6 +52,9 @@ def bench(
         names = [name.strip() for name in heads.split(",")]
         for name in names:
             check_name(name)
+        for name in names if heads != ", ".join(NAMES) else ():
+            if name in PACKAGES and find_spec(PACKAGES[name]) is None:
+                typer.echo(f"{name} is left out: it needs the package {PACKAGES[name].replace('_', '-')}")
         chosen = [Shape.parse(text) for text in shapes or ()] or STANDARD[on.type]
         report.compare(out, names, chosen, SWEEP[on.type] if sweep else (), on, seconds, typer.echo)
     typer.echo(f"written to {out}")
@@ -95,6 +99,9 @@ def reproduce(
     if taken := [name for name in extra if name in ("head", "seed", "preset", *given)]:
         raise ValueError(f"--setting {taken[0]}: every row has its own, or another option gave it already")
     given |= extra
+    own = {"--preset": preset != "best", "--duc": duc, "--max-vocab": max_vocab, "--source-words": source_words}
+    if experiment != "summarization" and (name := next((name for name, said in own.items() if said), None)):
+        raise ValueError(f"{name} is an option of `reproduce summarization`; {experiment} has no use for it")
     console = Listening()
     report: object
     if experiment == "summarization":

@@ -36,7 +36,10 @@ def cluster(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Learn clusters with a language model of the pairs' text; `train --partition RUN` then uses them."""
+    """Learn clusters with a language model of the pairs' text; `train --partition RUN` then uses them.
+
+    The defaults shown are for sentences and titles; --titles-only has others for some of them.
+    """
     from coterie_lab.data.pairs import Pairs, Reading
     from coterie_lab.tasks.language.trained import Trained
     from coterie_lab.tasks.summarization import clusters

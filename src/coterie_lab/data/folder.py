@@ -19,6 +19,7 @@ from coterie_lab.data.reading import TextFile
 UNK, EOS = "<unk>", "<eos>"
 VOCABULARY = "vocabulary.json"
 VERSION = 1
+KINDS = {"coterie-corpus": "a text", "coterie-pairs": "pairs of a sentence and a title"}
 
 
 @contextlib.contextmanager
@@ -69,6 +70,10 @@ def write_vocabulary(
         to_disk(file)
 
 
+class OtherKind(ValueError):
+    """A folder that holds something else than what was asked for."""
+
+
 @contextlib.contextmanager
 def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
     """Reads what `write_vocabulary` wrote; turns errors of its use into one that names `command`, to make it anew."""
@@ -76,6 +81,8 @@ def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
         raise FileNotFoundError(f"{path} is no folder: give one that `{command}` wrote")
     try:
         saved = json.loads((path / VOCABULARY).read_text(encoding="utf-8"))
+        if saved["format"] != kind and saved["format"] in KINDS:
+            raise OtherKind(f"{path} holds {KINDS[saved['format']]}: give a folder that `{command}` wrote")
         if saved["format"] != kind or saved["version"] != VERSION:
             raise ValueError(
                 f"{VOCABULARY} has format {saved['format']!r} {saved['version']}, expected {kind!r} {VERSION}"
@@ -84,6 +91,8 @@ def opened(path: Path, kind: str, command: str) -> Iterator[dict[str, Any]]:
         if len(words) != len(counts) or words[0] != UNK:
             raise ValueError(f"{len(words)} words and {len(counts)} counts, the first word {words[0]!r}")
         yield saved
+    except OtherKind:
+        raise
     except (ValueError, TypeError, LookupError, FileNotFoundError) as error:
         why = f"{VOCABULARY} lacks {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} is incomplete ({why}): write it again with `{command}`") from error

@@ -4,6 +4,7 @@ Shapes: D width, V words, N words of text.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,8 @@ def build(
         raise
     except (TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         why, *_ = str(error).splitlines() or [type(error).__name__]
+        if stranger := re.search(r"unexpected keyword argument '(\w+)'", why):
+            raise ValueError(f"the head {name!r} has no option {stranger[1]!r}: leave it out") from error
         raise ValueError(f"the head {name!r} cannot be built with {options}: {why}") from error
     if not hasattr(head, "graphable"):
         head.graphable = True  # type: ignore[assignment]

@@ -32,7 +32,9 @@ class TrainingSettings:
     device: Device = option("auto", "where to compute", "run")
     seed: int = option(0, "seed of the parameters, the batches and the dropout", "run", least=0, most=2**63 - 1)
     log_every: int = option(50, "updates between lines of the log", "run", least=1)
-    evaluate_every: int | None = option(None, "updates between evaluations", "run", unset="once an epoch", least=1)
+    evaluate_every: int | None = option(
+        None, "also evaluate every so many updates", "run", unset="after each epoch", least=1
+    )
     patience: int | None = option(
         None, "stop after this many evaluations without a better one", "run", unset="never", least=1
     )

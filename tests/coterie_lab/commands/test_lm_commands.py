@@ -197,7 +197,7 @@ def test_the_presets_and_other_heads_train(corpus, tmp_path):
 TRAINING_MISTAKES = [
     ("--device cuda", "PyTorch sees none"),
     ("--head none", "there is no head called 'none'"),
-    ("--head-option x=1", "cannot be built with"),
+    ("--head-option x=1", "has no option 'x': leave it out"),
     ("--head-option x", "takes NAME=VALUE; got 'x'"),
     ("--head-option reduction=none", "reduction is not an option of the head"),
     ("--settle 0.5 --head-option reorganize_until=9", "settle and the head's reorganize_until say the same"),

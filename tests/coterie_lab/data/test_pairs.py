@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from coterie_lab.data import normalise, reading
+from coterie_lab.data.corpus import Corpus
 from coterie_lab.data.filters import Filter
 from coterie_lab.data.folder import EOS, UNK
 from coterie_lab.data.pairs import Pairs
 from coterie_lab.data.prepare_pairs import prepare
 from coterie_lab.data.settings import Limits
+from tests.corpora import tiny_corpus
 from tests.pairs import news, tiny_pairs, write_gigaword, write_tsv
 
 
@@ -217,6 +219,15 @@ def test_sources_that_leave_nothing(tmp_path, source, options, said):
     write_tsv(tmp_path / "news.tsv", news(100))
     with pytest.raises((FileNotFoundError, ValueError), match=said):
         prepare([tmp_path / source], tmp_path / "out", **options)
+
+
+def test_the_other_kind_of_folder_is_told_from_a_broken_one(tmp_path):
+    (folder := tmp_path / "text").mkdir()
+    pairs, corpus = tiny_pairs(tmp_path, 100), tiny_corpus(folder)
+    with pytest.raises(ValueError, match="holds pairs of a sentence and a title: give a folder that `coterie lm prep"):
+        Corpus.open(pairs.path)
+    with pytest.raises(ValueError, match="holds a text: give a folder that `coterie summarize prepare` wrote"):
+        Pairs.open(corpus.path)
 
 
 def test_what_is_not_whole_is_not_opened(tmp_path):

@@ -147,6 +147,8 @@ def test_the_command_prepares_the_text_itself(tmp_path):
         (("text8", "x", "--heads", "full,full"), "every head and every seed once"),
         (("text8", "x", "--seeds", "0,0"), "every head and every seed once"),
         (("summarization", "x", "--heads", "full,"), "there is nothing called '' to compare"),
+        (("text8", "x", "--duc", "y"), "--duc is an option of `reproduce summarization`; text8 has no use for it"),
+        (("generated", "--preset", "paper"), "--preset is an option of `reproduce summarization`"),
         (("summarization", "x", "--duc", "nope"), "should be DUC-2004's folder"),
     ],
 )

@@ -255,7 +255,7 @@ def test_a_head_of_ones_own_is_given_what_it_names():
         ("hsm-frequency", {"by": "rank"}, "by must be"),
         ("differentiated", {"cutoffs": [20, 10]}, "cutoffs must ascend"),
         ("differentiated", {"widths": [4, 4]}, "3 bands need as many widths"),
-        ("hsm-huffman", {"depth": 3}, "cannot be built with"),
+        ("hsm-huffman", {"depth": 3}, "the head 'hsm-huffman' has no option 'depth': leave it out"),
         ("adaptive", {"div_value": 0}, "cannot be built with"),
         ("hsm-similarity", {"vectors": 0}, "cannot be built with"),
         ("self-organized", {"partition": "nowhere.json"}, r"nowhere\.json does not exist: give a file"),
