@@ -266,7 +266,9 @@ def test_operators_keep_their_promises(bias):
     torch.library.opcheck(fused._levels.op, (*given, p.capacity), test_utils=CHECKS)
     results = [x.detach() for x in fused._levels.op(*given, p.capacity)]
     given = tuple(None if x is None else x.detach() for x in given)
-    torch.library.opcheck(fused._gradients.op, (*results[:3], *results[5:], *given), test_utils=CHECKS[::2])
+    torch.library.opcheck(
+        fused._gradients.op, (*results[:3], *results[5:], *given), test_utils=("test_schema", "test_faketensor")
+    )
     tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
     torch.library.opcheck(
         grouping_kernel._grouped.op, (tally, case.target, p.position, p.offsets, -100), test_utils=CHECKS
