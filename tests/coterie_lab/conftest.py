@@ -1,8 +1,14 @@
-"""What tests of the explorer and of the service share."""
+"""What tests of the laboratory share: a small corpus, and a run for the explorer and the service."""
 
 import pytest
 
+from tests.corpora import tiny_corpus
 from tests.hostile import hostile_run
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from coterie_lab.commands.language import OnDevice
 from coterie_lab.commands.parameters import takes
 from coterie_lab.commands.prepare import prepare_pairs
 from coterie_lab.commands.score import score
+from coterie_lab.tasks.language.settings import ONLY
 from coterie_lab.tasks.language.settings import Settings as LanguageSettings
 from coterie_lab.tasks.summarization.settings import Decoding, Settings, from_preset, language_settings
 
@@ -22,11 +23,12 @@ summarize = typer.Typer(
 )
 summarize.command("prepare")(prepare_pairs)
 
+TRANSFORMERS = [name for name, model in ONLY.items() if model == "transformer"]
 Data = Annotated[Path, Argument(metavar="DATA", help="a folder from `coterie summarize prepare`")]
 
 
 @summarize.command()
-@takes(LanguageSettings, language_settings("both"), but=("head",))
+@takes(LanguageSettings, language_settings("both"), but=("head", "model", *TRANSFORMERS))
 def cluster(
     data: Data,
     out: Annotated[Path, Option(metavar="RUN", help="the language model's folder; its clusters are in clusters.json")],

@@ -31,12 +31,19 @@ def settings_of(
 
     if resume and force:
         raise ValueError("--resume continues a run, --force replaces it: give one of them")
+    check_given(given)
     if resume and not out.exists() and os.environ.get("RANK", "0") == "0":
         typer.echo(f"there is no run at {out} yet: it begins now", err=True)
     if not (resume and Run(out).config.exists()):
         return new(**given)
     before = stored(out)
     return replace(before, **{**given, "head_options": {**before.head_options, **given.get("head_options", {})}})
+
+
+def check_given(given: dict[str, Any]) -> None:
+    """Refuses options that contradict each other."""
+    if {"epochs", "updates"} <= given.keys():
+        raise ValueError("--epochs and --updates both say how long to train: give one of them")
 
 
 def carry_out(train: "Callable[..., Progress]", out: Path, resume: bool, force: bool) -> None:

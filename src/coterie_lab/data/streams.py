@@ -1,4 +1,4 @@
-"""Batches of a text as parallel streams, each read from disk when it is needed.
+"""Batches of a text as parallel streams or as windows in random order, each read from disk when it is needed.
 
 Shapes: N words of text, B sequences, L steps.
 """
@@ -26,13 +26,7 @@ class Streams:
         """Process `rank` of `size` reads its share of the B sequences."""
         each = (len(ids) - 1) // sequences
         self.length, self.steps = length, each // length
-        if self.steps == 0:
-            raise ValueError(
-                f"the text of {len(ids):,} words is too short for {sequences} sequences of {length} words: lower "
-                "--sequences or --length"
-            )
-        if sequences % size:
-            raise ValueError(f"{sequences} sequences cannot be shared evenly by {size} processes")
+        check_shape(self.steps, len(ids), sequences, length, size)
         share = sequences // size
         rows = slice(rank * share, (rank + 1) * share)
         self.words = ids[: each * sequences].reshape(sequences, each)[rows]  # (B, N / B), a view
@@ -47,12 +41,62 @@ class Streams:
             self.resident = words.to(device), targets.to(device)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Words and targets of a step, both (B, L)."""
+        """Words and targets of an update, both (B, L), counted over all epochs."""
+        step %= self.steps
         part = slice(step * self.length, (step + 1) * self.length)
         if self.resident is not None:
             words, targets = self.resident
             return words[:, part].long(), targets[:, part].long()
         return _tensor(self.words[:, part]), _tensor(self.targets[:, part])
+
+
+class Windows:
+    """Windows of L words from all over a text, B per batch; numbered, so that a run can resume at any batch.
+
+    Each epoch cuts the text at other places and shuffles its windows anew.
+    """
+
+    def __init__(self, ids: Ids, sequences: int, length: int, seed: int, rank: int = 0, size: int = 1) -> None:
+        """Process `rank` of `size` reads its share of the B windows."""
+        self.n_windows = len(ids) // length - 1  # wherever the first begins, a target follows the last
+        self.ids, self.sequences, self.length, self.seed = ids, sequences, length, seed
+        self.steps = self.n_windows // sequences
+        check_shape(self.steps, len(ids), sequences, length, size)
+        share = sequences // size
+        self.rows = slice(rank * share, (rank + 1) * share)
+        self.resident: Tensor | None = None
+        self._shuffled: tuple[int, Ids] | None = None
+
+    def move(self, device: torch.device) -> None:
+        """Copies the text to a GPU if it needs little of the free memory."""
+        free, _ = torch.cuda.mem_get_info(device)
+        if 4 * len(self.ids) < SMALL * free:
+            self.resident = torch.from_numpy(self.ids.astype(np.int32)).to(device)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Words and targets of an update, both (B, L), counted over all epochs."""
+        epoch, at = divmod(step, self.steps)
+        if self._shuffled is None or self._shuffled[0] != epoch:
+            luck = np.random.default_rng((self.seed, epoch))
+            self._shuffled = epoch, luck.integers(self.length) + luck.permutation(self.n_windows) * self.length
+        starts = self._shuffled[1][at * self.sequences : (at + 1) * self.sequences][self.rows]
+        places = starts[:, None] + np.arange(self.length + 1)  # (B, L + 1)
+        if self.resident is None:
+            read = _tensor(self.ids[places])
+        else:
+            read = self.resident[to_device((torch.from_numpy(places),), self.resident.device)[0]].long()
+        return read[:, :-1].contiguous(), read[:, 1:].contiguous()
+
+
+def check_shape(steps: int, n_words: int, sequences: int, length: int, processes: int) -> None:
+    """Raises if a text has not one batch of this shape, or processes cannot share it."""
+    if steps < 1:
+        raise ValueError(
+            f"the text of {n_words:,} words is too short for {sequences} sequences of {length} words: lower "
+            "--sequences or --length"
+        )
+    if sequences % processes:
+        raise ValueError(f"{sequences} sequences cannot be shared evenly by {processes} processes")
 
 
 def to_device(parts: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:

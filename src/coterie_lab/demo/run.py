@@ -19,7 +19,8 @@ from coterie_lab.demo.settings import Setting
 from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized
 from coterie_lab.heads import FullSoftmax
-from coterie_lab.models.language import LanguageModel, batches, mean_loss
+from coterie_lab.models.language import batches, mean_loss
+from coterie_lab.models.recurrent import RecurrentModel
 from coterie_lab.training.environment import describe
 from coterie_lab.training.moves import History, Move
 
@@ -49,7 +50,7 @@ Tick = Callable[[int, float], None]  # updates done, training perplexity
 def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev: Tensor, tick: Tick) -> Result:
     """Trains a language model with a head; times only the training."""
     torch.manual_seed(setting.seed)
-    model = LanguageModel(len(grammar.words), setting.width, setting.width, head)
+    model = RecurrentModel(len(grammar.words), setting.width, setting.width, head)
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.learning_rate)
     steps = batches(text, setting.sequences, setting.length)
     organized = head if isinstance(head, SelfOrganizedSoftmax) else None

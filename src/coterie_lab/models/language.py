@@ -1,39 +1,32 @@
-"""A word-level LSTM language model: embedding, LSTM, and any head.
+"""What language models have in common: hidden vectors for every position, from which any head predicts words.
 
-Shapes: B sequences, L steps, E embedding width, D hidden width, V words.
+Shapes: B sequences, L steps, D hidden width.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie_lab.models.embedding import Embedding
-from coterie_lab.models.lstm import LSTM, State
 from coterie_lab.models.word_model import WordModel
+
+State = tuple[Tensor, ...]  # what a model keeps of the words before; () or None: nothing came before
 
 
 class LanguageModel(WordModel):
-    """Computes hidden vectors for every position, from which the head predicts words."""
-
-    def __init__(
-        self, n_words: int, embedding: int, hidden: int, head: nn.Module, layers: int = 1, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.embedding = Embedding(n_words, embedding)
-        self.lstm = LSTM(embedding, hidden, layers, dropout)
-        self.dropout = nn.Dropout(dropout)
-        self.head = head
+    """A language model; a subclass computes the hidden vectors."""
 
     def hidden(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """(B, L) → (B, L, D), and the state after them."""
-        embedded = self.dropout(self.embedding(words))
-        output, state = self.lstm(embedded, state)
-        return self.dropout(output), state
+        raise NotImplementedError
+
+    def carried(self, n_sequences: int) -> State:
+        """What training carries from one batch into the next, before the first."""
+        return ()
 
     def forward(self, words: Tensor, target: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The loss of the targets (B, L) after the words (B, L), and the state, cut from the graph."""
+        """The loss of the targets (B, L) after the words (B, L), and what to carry on, cut from the graph."""
         hidden, state = self.hidden(words, state)
         loss: Tensor = self.head(hidden, target).loss
-        return loss, (state[0].detach(), state[1].detach())
+        return loss, tuple(part.detach() for part in state)
 
 
 def batches(text: Tensor, n_sequences: int, length: int) -> list[tuple[Tensor, Tensor]]:

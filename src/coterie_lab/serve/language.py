@@ -17,7 +17,7 @@ from coterie import graphs
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.folder import UNK
 from coterie_lab.heads import Head
-from coterie_lab.models.lstm import State
+from coterie_lab.models.language import State
 from coterie_lab.serve.fields import Probability, Read, Strict, Whole
 from coterie_lab.serve.worker import Worker
 from coterie_lab.tasks.language.trained import Trained

@@ -46,7 +46,7 @@ class Trainer:
         self.optimizer = optimizers.build(settings, task.groups())
         self.precision = choose_precision(settings.precision, device)
         self.update = Update(task, self.optimizer, settings.clip, device, self.precision)
-        self.total = settings.epochs * task.steps_per_epoch
+        self.total = task.total
         self.progress = Progress()
         self.positions: dict[str, int] = {}  # bytes of each journal at the last checkpoint
 
@@ -97,7 +97,7 @@ class Trainer:
             if progress.step % task.steps_per_epoch == 0:
                 task.start_epoch()
             factor = optimizers.factor(
-                settings.schedule, progress.step, task.steps_per_epoch, settings.epochs, settings.warmup
+                settings.schedule, progress.step, self.total, task.steps_per_epoch, settings.warmup
             )
             if factor != applied:
                 self.optimizer.set_learning_rate(factor)
@@ -108,7 +108,8 @@ class Trainer:
             if (moved := task.updated()) is not None:
                 self.world.by_main(partial(self._reorganized, {"step": progress.step, **moved}))
             epoch_over = progress.step % task.steps_per_epoch == 0
-            look = epoch_over or bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
+            often = bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
+            look = epoch_over or often or progress.step == self.total
             logged = look or progress.step % settings.log_every == 0
             if logged:
                 self._log(factor)

@@ -156,12 +156,12 @@ def build(settings: TrainingSettings, groups: list[Group]) -> Optimizer:
     return Adam(prepared, decoupled=settings.optimizer == "adamw")
 
 
-def factor(schedule: Schedule, step: int, steps_per_epoch: int, epochs: int, warmup: int = 0) -> float:
-    """The factor of the learning rate at update `step`, counted from 0."""
-    total = steps_per_epoch * epochs
+def factor(schedule: Schedule, step: int, total: int, steps_per_epoch: int, warmup: int = 0) -> float:
+    """The factor of the learning rate at update `step`, counted from 0, of `total`."""
     rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if schedule == "halving":
         # Halved after every epoch that ends in the second half: with 5 epochs 1, 1, 1, 1/2, 1/4.
+        epochs = -(-total // steps_per_epoch)
         return rise * 0.5 ** max(0, step // steps_per_epoch + 1 - (epochs + 1) // 2)
     if schedule == "constant":
         return rise

@@ -19,6 +19,9 @@ class TrainingSettings:
     """How to train; plain data, which is stored in the run's folder."""
 
     epochs: int = option(5, "passes over the training data", "optimizer", least=1)
+    updates: int | None = option(
+        None, "stop after this many updates, in place of epochs", "optimizer", unset="as --epochs says", least=1
+    )
     optimizer: Optimizer = option("adam", "how gradients become updates", "optimizer")
     learning_rate: float = option(0.002, "the learning rate at its highest", "optimizer", above=0)
     schedule: Schedule = option("linear", "how the learning rate falls", "optimizer")
@@ -78,7 +81,7 @@ class ModelSettings(TrainingSettings):
 
     preset: str = option("best", "where settings that are not given come from: best, or paper, as printed there")
     embedding: int = option(512, "width of the word embedding", "model", least=1, most=WIDEST)
-    hidden: int = option(512, "width of the LSTM", "model", least=1, most=WIDEST)
+    hidden: int = option(512, "width of the model's inner vectors", "model", least=1, most=WIDEST)
     dropout: float = option(0.0, "of the embedding and of the head's input", "model", least=0, below=1)
     tied: bool = option(False, "use one matrix for input and output words", "model", flags="--tied/--untied")
     initial_range: float | None = option(

@@ -31,13 +31,14 @@ class Task:
     ) -> None:
         """`build`: makes the model, on the CPU."""
         self.settings, self.steps_per_epoch, self.device = settings, steps_per_epoch, device
+        self.total = settings.updates or settings.epochs * steps_per_epoch  # updates of the run
         begun = time.perf_counter()
         self.model = build().to(device)
         self.building = time.perf_counter() - begun  # seconds, including clusters that a head makes beforehand
         head = self.model.head
         self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
-            head.reorganize_until = round(settings.settle * settings.epochs * steps_per_epoch)
+            head.reorganize_until = round(settings.settle * self.total)
         # Whether an update can be captured: it never synchronises, and batches have few shapes.
         self.graphable = bool(head.graphable)
         self.module = distributed.shared(self.model, world, device)

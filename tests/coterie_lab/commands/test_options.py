@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from coterie_lab.cli import app
 from coterie_lab.commands.parameters import takes
+from coterie_lab.commands.summarization import TRANSFORMERS
 from coterie_lab.data.settings import PairSettings, TextSettings
 from coterie_lab.demo.settings import Setting
 from coterie_lab.heads import HEADS
@@ -31,7 +32,7 @@ def help_of(*command: str) -> str:
     [
         (("lm", "train"), language.from_preset(), ()),
         (("summarize", "train"), summarization.from_preset(), ()),
-        (("summarize", "cluster"), summarization.language_settings("both"), ("head",)),
+        (("summarize", "cluster"), summarization.language_settings("both"), ("head", "model", *TRANSFORMERS)),
         (("lm", "prepare"), TextSettings(), ()),
         (("summarize", "prepare"), PairSettings(), ()),
         (("demo",), Setting(), ()),

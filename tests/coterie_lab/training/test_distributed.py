@@ -15,6 +15,7 @@ import torch.multiprocessing as mp
 
 from coterie import SelfOrganizedSoftmax
 from coterie_lab.data.corpus import Corpus
+from coterie_lab.tasks.language.settings import from_preset
 from coterie_lab.tasks.language.train import LanguageTask, train
 from coterie_lab.training import checkpoint
 from coterie_lab.training.distributed import SharedHead, World, check_same, leave
@@ -104,6 +105,26 @@ def _train(world, data, folder):
         quick = {"learning_rate": 0.02} if head in SAMPLED else {}
         settings = small(dropout=0.0, head=head, head_options={}, epochs=1, **quick)
         train(Corpus.open(data), folder / head, settings, world=world)
+
+
+def test_two_processes_train_the_transformer_of_one(in_two_processes, corpus, tmp_path):
+    in_two_processes(_train_transformer, corpus.path, tmp_path / "two")
+    train(corpus, tmp_path / "one", _transformer())
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    first, second = (read_journal(tmp_path / name / "reorganizations.jsonl") for name in ("one", "two"))
+    assert [move["step"] for move in first] == [4, 8, 12, 16, 20]
+    assert second == first
+
+
+def _transformer():
+    return from_preset(
+        "best", "transformer", hidden=16, layers=2, attention_heads=4, sequences=8, length=7, updates=20, warmup=2,
+        dropout=0.0, log_every=1, device="cpu", head_options={"reorganize_every": 4},
+    )  # fmt: skip
+
+
+def _train_transformer(world, data, out):
+    train(Corpus.open(data), out, _transformer(), world=world)
 
 
 def test_what_goes_wrong_in_the_first_process_is_told_by_all(in_two_processes, corpus, tmp_path):

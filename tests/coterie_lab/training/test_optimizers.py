@@ -117,15 +117,15 @@ def test_what_is_large_goes_through_our_kernel_on_a_gpu_only(monkeypatch):
 
 
 def test_halving_halves_each_epoch_of_the_second_half():
-    by_epoch = [factor("halving", 10 * epoch + 9, 10, 5) for epoch in range(5)]
+    by_epoch = [factor("halving", 10 * epoch + 9, 50, 10) for epoch in range(5)]
     assert by_epoch == [1, 1, 1, 0.5, 0.25]
-    assert [factor("halving", epoch, 1, 4) for epoch in range(4)] == [1, 1, 0.5, 0.25]
-    assert factor("halving", 5, 10, 1) == 1
+    assert [factor("halving", epoch, 4, 1) for epoch in range(4)] == [1, 1, 0.5, 0.25]
+    assert factor("halving", 5, 10, 10) == 1
 
 
 def test_cosine_and_linear_fall_to_nothing_after_the_warm_up():
     for schedule in ("cosine", "linear"):
-        found = [factor(schedule, step, 50, 2, warmup=10) for step in range(101)]
+        found = [factor(schedule, step, 100, 50, warmup=10) for step in range(101)]
         assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
         assert found[10] == 1
         assert all(a > b for a, b in pairwise(found[10:]))

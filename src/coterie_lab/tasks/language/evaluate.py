@@ -12,8 +12,8 @@ from torch import Tensor
 
 from coterie.metrics import perplexity
 from coterie_lab.data.streams import IGNORED, Ids, whole
-from coterie_lab.models.language import LanguageModel
-from coterie_lab.models.lstm import State
+from coterie_lab.models.language import LanguageModel, State
+from coterie_lab.models.transformer import Transformer
 
 # Few streams, since each starts without context. Long steps, since without gradients they need little memory.
 SEQUENCES, LENGTH = 16, 64
@@ -42,9 +42,13 @@ class Evaluation:
 
 
 def evaluate(
-    model: LanguageModel, ids: Ids, counts: Tensor, sequences: int = SEQUENCES, length: int = LENGTH
+    model: LanguageModel, ids: Ids, counts: Tensor, sequences: int = SEQUENCES, length: int | None = None
 ) -> Evaluation:
-    """Evaluates the model on a text; `counts` (V,) of the training text."""
+    """Evaluates the model on a text; `counts` (V,) of the training text.
+
+    `length`: words to read at a time; by default 64, or a Transformer's whole window, which has no words before it.
+    """
+    length = length or (model.window if isinstance(model, Transformer) else LENGTH)
     device = model.embedding.weight.device
     band_of, names = frequency_bands(counts)
     # The extra element is for ignored targets.

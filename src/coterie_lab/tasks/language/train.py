@@ -4,18 +4,21 @@ Shapes: V words, B sequences, L steps.
 """
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie_lab.data.corpus import Corpus, digest
 from coterie_lab.data.folder import VOCABULARY
-from coterie_lab.data.streams import Streams, to_device
+from coterie_lab.data.streams import Streams, Windows, to_device
 from coterie_lab.heads import Material
 from coterie_lab.models.language import LanguageModel
+from coterie_lab.models.recurrent import RecurrentModel
+from coterie_lab.models.transformer import Transformer
 from coterie_lab.models.word_model import assemble, projection_of
 from coterie_lab.tasks.language.evaluate import evaluate
 from coterie_lab.tasks.language.settings import Settings
@@ -34,16 +37,31 @@ def build(settings: Settings, counts: Tensor, material: Material | None = None) 
     options = dict(settings.head_options)
     if material is not None and material.partition is not None:
         options.pop("partition", None)  # the file of the clusters, which may no longer exist
-    shape = counts.numel(), settings.embedding, settings.hidden
-    model = partial(LanguageModel, *shape, layers=settings.layers, dropout=settings.dropout)
-    return assemble(settings, counts, material, options, model)
+    if settings.model == "lstm":
+        shape = counts.numel(), settings.embedding, settings.hidden
+        recurrent = partial(RecurrentModel, *shape, layers=settings.layers, dropout=settings.dropout)
+        return assemble(settings, counts, material, options, recurrent)
+    transformer = partial(
+        Transformer, counts.numel(), settings.hidden, layers=settings.layers, heads=settings.attention_heads,
+        window=settings.length, dropout=settings.dropout, rotary=settings.positions == "rotary",
+        compiled=settings.compile,
+    )  # fmt: skip
+    model = assemble(settings, counts, material, options, transformer)
+    model.start()
+    return model
 
 
 def groups(model: LanguageModel, settings: Settings) -> list[Group]:
-    """All parameters in four groups: the embedding, the LSTM (with weight decay), the projections, the rest."""
-    embedding, lstm, projection = [model.embedding.weight], list(model.lstm.parameters()), projection_of(model.head)
-    apart = {*embedding, *lstm, *projection}
-    rest = [parameter for parameter in model.parameters() if parameter not in apart]
+    """All parameters, in groups with the same hyperparameters."""
+    projection = projection_of(model.head)
+    if not isinstance(model, RecurrentModel):
+        parts = ((_without(model, projection), 1.0), (projection, settings.projection_factor))
+        return [
+            {"params": [p for p in part if (p.ndim > 1) == decays], "factor": factor, "weight_decay": decay}
+            for part, factor in parts
+            for decays, decay in ((True, settings.weight_decay), (False, 0.0))  # matrices alone decay
+        ]
+    embedding, lstm = [model.embedding.weight], list(model.lstm.parameters())
     # A tied matrix gets gradients for all words in every batch: a single sum per row would be too coarse.
     rowwise = settings.row_accumulator and not settings.tied
     clipped = settings.clip_embedding or settings.tied
@@ -51,8 +69,14 @@ def groups(model: LanguageModel, settings: Settings) -> list[Group]:
         {"params": embedding, "rowwise": rowwise, "clipped": clipped, "weight_decay": 0.0},
         {"params": lstm},
         {"params": projection, "factor": settings.projection_factor, "weight_decay": 0.0},
-        {"params": rest, "weight_decay": 0.0},
+        {"params": _without(model, [*embedding, *lstm, *projection]), "weight_decay": 0.0},
     ]
+
+
+def _without(model: LanguageModel, apart: Sequence[Tensor]) -> list[nn.Parameter]:
+    """The other parameters."""
+    others = {*apart}
+    return [parameter for parameter in model.parameters() if parameter not in others]
 
 
 class LanguageTask(Task):
@@ -68,14 +92,16 @@ class LanguageTask(Task):
                 "with a longer development part"
             )
         self.corpus = corpus
-        self.streams = Streams(corpus.train, settings.sequences, settings.length, world.rank, world.size)
+        shape, processes = (corpus.train, settings.sequences, settings.length), (world.rank, world.size)
+        self.reading = (
+            Streams(*shape, *processes) if settings.model == "lstm" else Windows(*shape, settings.seed, *processes)
+        )
         if device.type == "cuda":
-            self.streams.move(device)
+            self.reading.move(device)
         self.words_per_step = settings.sequences * settings.length
         material = Material(vocabulary=corpus.words, text=corpus.train)
-        super().__init__(lambda: build(settings, corpus.counts, material), settings, self.streams.steps, device, world)
-        shape = (settings.layers, settings.sequences // world.size, settings.hidden)
-        self.carried = (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        super().__init__(lambda: build(settings, corpus.counts, material), settings, self.reading.steps, device, world)
+        self.carried = self.model.carried(settings.sequences // world.size)
         self.latest = self.carried
 
     def groups(self) -> list[Group]:
@@ -83,8 +109,8 @@ class LanguageTask(Task):
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Words and targets, both (B, L)."""
-        parts = self.streams.batch(step % self.steps_per_epoch)
-        return parts if self.streams.resident else to_device(parts, self.device)
+        parts = self.reading.batch(step)
+        return parts if self.reading.resident is not None else to_device(parts, self.device)
 
     def loss(self, *batch: Tensor) -> Tensor:
         words, target = batch
@@ -98,17 +124,17 @@ class LanguageTask(Task):
         return {name: value for name, value in found.items() if isinstance(value, float)}
 
     def start_epoch(self) -> None:
-        """Resets the LSTM's state, as the text begins anew."""
+        """Resets what an LSTM carries, as the text begins anew."""
         for carried in self.carried:
             carried.zero_()
 
     def carry(self) -> None:
-        """Carries the LSTM's state into the next step."""
+        """Carries an LSTM's state into the next step."""
         for carried, latest in zip(self.carried, self.latest, strict=True):
             carried.copy_(latest)
 
     def state(self) -> dict[str, Any]:
-        """The LSTM's state of this process's sequences."""
+        """The state of this process's sequences."""
         return {"carried": list(self.carried)}
 
     def load_state(self, state: dict[str, Any]) -> None:
