@@ -23,6 +23,8 @@ from coterie_lab.training.update import Update
 
 # A checkpoint at the end of an epoch comes sooner, but not so often that short epochs go mostly into writing.
 EPOCH_SHARE = 0.05
+# On a GPU the first updates of a sitting compile kernels and record a graph, which says nothing about the others.
+STARTING = 5
 
 
 @dataclass
@@ -30,7 +32,9 @@ class Progress:
     """The progress of a run, as stored in a checkpoint."""
 
     step: int = 0
-    seconds: float = 0.0  # spent on updates alone
+    seconds: float = 0.0  # spent on updates alone, but for those that start a sitting on a GPU
+    starting: float = 0.0  # spent on these
+    memory: int = 0  # the most bytes of a GPU that updates have needed
     summed: int = 0  # updates whose losses are summed for the next line of the log
     best: dict[str, Any] = field(default_factory=dict)  # the evaluation of the model that is kept
     lowest: float = math.inf  # the lowest loss of an evaluation
@@ -49,6 +53,10 @@ class Trainer:
         self.total = task.total
         self.progress = Progress()
         self.positions: dict[str, int] = {}  # bytes of each journal at the last checkpoint
+        self.started, self.started_up = 0.0, device.type != "cuda"
+        self.looks = {int(update) for update in settings.evaluate_at.split(",") if update}
+        if settings.evaluate_moves:
+            task.around_reorganizations(self._aside)
 
     def resume(self) -> None:
         """Continues from the last checkpoint, if there is one."""
@@ -91,6 +99,7 @@ class Trainer:
     def _loop(self, interrupt: Interrupt) -> None:
         task, settings, progress = self.task, self.settings, self.progress
         step_once = graphed(self.update, settings.graph, task.graphable and self.world.size == 1, self.bar.say)
+        begun = progress.step
         self._go()
         saved_at, applied = self.started, math.nan
         while progress.step < self.total and not progress.finished:
@@ -105,11 +114,14 @@ class Trainer:
             step_once(*task.batch(progress.step))
             progress.step += 1
             progress.summed += 1
+            if not self.started_up and progress.step - begun == STARTING:
+                self._pause()
+                self.started_up, self.started = True, time.perf_counter()
             if (moved := task.updated()) is not None:
                 self.world.by_main(partial(self._reorganized, {"step": progress.step, **moved}))
             epoch_over = progress.step % task.steps_per_epoch == 0
             often = bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
-            look = epoch_over or often or progress.step == self.total
+            look = epoch_over or often or progress.step in self.looks or progress.step == self.total
             logged = look or progress.step % settings.log_every == 0
             if logged:
                 self._log(factor)
@@ -128,14 +140,22 @@ class Trainer:
         progress.finished = True
 
     def _go(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
         self.started = time.perf_counter()
         self.timed = (self.progress.step, self.started)
 
     def _pause(self) -> None:
         """Stops the training clock; synchronises with the device."""
+        progress = self.progress
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.progress.seconds += time.perf_counter() - self.started
+            progress.memory = max(progress.memory, torch.cuda.max_memory_allocated(self.device))
+        passed = time.perf_counter() - self.started
+        if self.started_up:
+            progress.seconds += passed
+        else:
+            progress.starting += passed
 
     def _log(self, factor: float) -> None:
         progress = self.progress
@@ -152,24 +172,36 @@ class Trainer:
         self.bar.advance(progress.step, perplexity(loss), rate)
         self._note(
             "train", loss=loss, perplexity=perplexity(loss), learning_rate=self.settings.learning_rate * factor,
-            words_per_second=rate, seconds=progress.seconds + now - self.started,
+            words_per_second=rate, seconds=progress.seconds + (now - self.started if self.started_up else 0.0),
         )  # fmt: skip
 
-    def _evaluate(self) -> None:
+    def _look(self, event: str) -> dict[str, Any]:
+        """Stops the clock, measures the model, and returns the line of the log."""
         self._pause()
-        progress = self.progress
         with precise(self.device, self.precision):
             measured, *_ = self.world.everyone(self.task.evaluate() if self.world.main else None)
-        loss = measured["loss"]
+        record = self._note(event, **measured, seconds=self.progress.seconds)
+        if self.world.main:
+            told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
+            when = "" if event == "evaluate" else f", {event} a reorganization"
+            self.bar.say(f"update {self.progress.step:,}{when}: {told}")
+        return record
+
+    def _aside(self, event: str) -> None:
+        """An evaluation that decides nothing."""
+        (step, then), begun = self.timed, time.perf_counter()
+        self._look(event)
+        self._go()
+        self.timed = step, then + self.started - begun
+
+    def _evaluate(self) -> None:
+        progress, record = self.progress, self._look("evaluate")
+        loss = record["loss"]
         # In this form a loss of NaN is never the lowest.
         better = not progress.best or loss < progress.lowest
         progress.stale = 0 if better else progress.stale + 1
         if loss < progress.lowest:
             progress.lowest = loss
-        record = self._note("evaluate", **measured, seconds=progress.seconds)
-        if self.world.main:
-            told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
-            self.bar.say(f"update {progress.step:,}: {told}")
         if better or (self.settings.keep == "last" and math.isfinite(loss)):
             progress.best = record
             content = {"model": self.task.model.state_dict(), "evaluation": record}

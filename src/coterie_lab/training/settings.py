@@ -38,6 +38,8 @@ class TrainingSettings:
     evaluate_every: int | None = option(
         None, "also evaluate every so many updates", "run", unset="after each epoch", least=1
     )
+    evaluate_at: str = option("", "also evaluate at these updates, with commas between", "run")
+    evaluate_moves: bool = option(False, "also evaluate before and after each reorganization of the clusters", "run")
     patience: int | None = option(
         None, "stop after this many evaluations without a better one", "run", unset="never", least=1
     )
@@ -49,6 +51,8 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if not all(update.strip().isdigit() for update in self.evaluate_at.split(",") if self.evaluate_at):
+            raise ValueError(f"evaluate_at must be whole numbers with commas between; got {self.evaluate_at!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data for JSON."""

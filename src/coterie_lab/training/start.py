@@ -18,7 +18,7 @@ from coterie_lab.training.settings import ModelSettings
 from coterie_lab.training.task import Task
 
 # Settings that may change when a run is resumed.
-FREE = ("device", "checkpoint_every", "graph")
+FREE = ("device", "checkpoint_every", "graph", "evaluate_at", "evaluate_moves")
 AnySettings = TypeVar("AnySettings", bound=ModelSettings)
 
 
@@ -70,7 +70,10 @@ def train(
         with Bar(console if world.main else None, settings.head, trainer.total, trainer.progress.step) as bar:
             progress = trainer.fit(bar)
         if progress.finished:
-            result = {"best": progress.best, "updates": progress.step, "training_seconds": progress.seconds}
+            result = {
+                "best": progress.best, "updates": progress.step, "training_seconds": progress.seconds,
+                "starting_seconds": progress.starting, "peak_memory": progress.memory or None,
+            }  # fmt: skip
             world.by_main(lambda: write_json(run.result, result))
     world.everyone(None)  # all leave together: a connection that breaks ends a process with an error
     return progress

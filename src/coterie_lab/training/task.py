@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.metrics import Reorganization
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.models.word_model import WordModel
 from coterie_lab.training import distributed
@@ -71,6 +72,21 @@ class Task:
         """Calls the head's `step()`; returns what it reorganized, or None."""
         moved = self.shared_head.step() if self.shared_head else None
         return None if moved is None else asdict(moved)
+
+    def around_reorganizations(self, look: Callable[[str], None]) -> None:
+        """From now on calls look("before") and look("after") around each reorganization of the clusters."""
+        head = self.model.head
+        if not isinstance(head, SelfOrganizedSoftmax):
+            return
+        reorganize = head.reorganize
+
+        def watched() -> Reorganization:
+            look("before")
+            moved = reorganize()
+            look("after")
+            return moved
+
+        head.reorganize = watched  # type: ignore[method-assign]
 
     def state(self) -> dict[str, Any]:
         """The state of this process for a checkpoint, besides model and optimizer."""

@@ -94,6 +94,8 @@ def test_presets_differ_as_the_paper_does():
         {"learning_rate": math.nan},
         {"head_options": 3},
         {"seed": -1},
+        {"updates": 0},
+        {"evaluate_at": "3,x"},
     ],
 )
 def test_wrong_settings_are_named(wrong):
@@ -195,6 +197,32 @@ def test_ctrl_c_saves_and_stops_and_resuming_changes_nothing(corpus, tmp_path):
     assert train(corpus, tmp_path / "cut", small(log_every=4), resume=True).finished
     assert_same(tmp_path / "cut", tmp_path / "whole")
     assert not json.loads((tmp_path / "cut/config.json").read_text())["settings"]["tied"]
+
+
+def test_a_run_ends_after_its_updates_and_is_evaluated_where_asked(corpus, tmp_path):
+    settings = small(updates=40, evaluate_every=25, evaluate_at="3, 39")
+    assert train(corpus, tmp_path / "run", settings).step == 40 < 64  # of an epoch
+    log = read_journal(tmp_path / "run/log.jsonl")
+    assert [record["step"] for record in log if record["event"] == "evaluate"] == [3, 25, 39, 40]
+    rates = [record["learning_rate"] for record in log if record["event"] == "train"]
+    assert rates[-1] == pytest.approx(0.002 / 40)  # the schedule ends there
+    more = small(updates=70, epochs=1)  # more than an epoch has
+    assert train(corpus, tmp_path / "more", more).step == 70
+
+
+def test_looks_around_reorganizations_change_nothing(corpus, tmp_path):
+    train(corpus, tmp_path / "plain", small())
+    train(corpus, tmp_path / "watched", small(evaluate_moves=True))
+    logs = [read_journal(tmp_path / name / "log.jsonl") for name in ("plain", "watched")]
+    plain, watched = ([r["loss"] for r in log if r["event"] in ("train", "evaluate")] for log in logs)
+    assert watched == plain
+    moved = [record["step"] for record in read_journal(tmp_path / "watched/reorganizations.jsonl")]
+    before, after = ([r for r in logs[1] if r["event"] == event] for event in ("before", "after"))
+    assert len(moved) > 3
+    assert [r["step"] for r in before] == [r["step"] for r in after] == moved
+    assert all(a["loss"] != b["loss"] and a["seconds"] < b["seconds"] for b, a in zip(after, before, strict=True))
+    assert all(record["words_per_second"] > 0 for log in logs for record in log if record["event"] == "train")
+    train(corpus, tmp_path / "full", small(head="full", head_options={}, evaluate_moves=True))  # which has no clusters
 
 
 # -- the graph ----------------------------------------------------------------------------------------------------
