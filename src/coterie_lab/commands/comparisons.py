@@ -11,6 +11,7 @@ from typer import Argument, Option
 from coterie_lab.bench.names import NAMES, PACKAGES
 from coterie_lab.commands.language import OnDevice
 from coterie_lab.commands.parameters import takes
+from coterie_lab.commands.training import check_given
 from coterie_lab.demo.settings import Setting
 from coterie_lab.options import pairs
 from coterie_lab.training.settings import TrainingSettings
@@ -60,17 +61,27 @@ def bench(
     typer.echo(f"written to {out}")
 
 
-@takes(TrainingSettings, "each head's own", only=("epochs", "evaluate_every", "device"))
+@takes(TrainingSettings, "each head's own", only=("epochs", "updates", "evaluate_every", "device"))
 def reproduce(
-    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help="text8, wikitext2, generated or summarization")],
+    experiment: Annotated[
+        str, Argument(metavar="EXPERIMENT", help="text8, wikitext2, generated, transformer or summarization")
+    ],
     out: Annotated[Path, Option(metavar="DIR", help="the folder for runs and report")],
     source: Annotated[str | None, Argument(metavar="SRC", help="text or pairs, raw or prepared; or text8")] = None,
-    heads: Annotated[str, Option(help="what to compare, with commas between")] = "full,self-organized",
+    heads: Annotated[
+        str | None,
+        Option(
+            help="what to compare, with commas between",
+            show_default="full,self-organized; of a transformer also others",
+        ),
+    ] = None,
     seeds: Annotated[str, Option(help="with commas between; every head is trained with each")] = "0",
     setting: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="a setting of all runs; repeat it")] = None,
     preset: Annotated[str, Option(help="summarization: best, or paper, as printed there")] = "best",
     duc: Annotated[Path | None, Option(metavar="DIR", help="summarization: a folder with DUC-2004's files")] = None,
-    max_vocab: Annotated[int | None, Option(min=3, help="summarization, raw pairs: size of the vocabulary")] = None,
+    max_vocab: Annotated[
+        int | None, Option(min=3, help="transformer and summarization, raw text or pairs: size of the vocabulary")
+    ] = None,
     source_words: Annotated[
         bool, Option("--source-words", help="summarization, raw pairs: fill the vocabulary up from the sentences")
     ] = False,
@@ -89,6 +100,8 @@ def reproduce(
         raise ValueError(
             f"there is no experiment {experiment!r}; there are: {', '.join((*EXPERIMENTS, 'summarization'))}"
         )
+    known = EXPERIMENTS.get(experiment)
+    heads = heads if heads is not None else known.heads if known else "full,self-organized"
     names, numbers = [name.strip() for name in heads.split(",")], seeds.split(",")
     if not all(number.strip().isdigit() for number in numbers):
         raise ValueError(f"--seeds takes whole numbers with commas between; got {seeds!r}")
@@ -99,8 +112,11 @@ def reproduce(
     if taken := [name for name in extra if name in ("head", "seed", "preset", *given)]:
         raise ValueError(f"--setting {taken[0]}: every row has its own, or another option gave it already")
     given |= extra
-    own = {"--preset": preset != "best", "--duc": duc, "--max-vocab": max_vocab, "--source-words": source_words}
-    if experiment != "summarization" and (name := next((name for name, said in own.items() if said), None)):
+    check_given(given)
+    own: dict[str, object] = {"--preset": preset != "best", "--duc": duc, "--source-words": source_words}
+    if not (known and known.equal_updates):
+        own["--max-vocab"] = max_vocab
+    if known and (name := next((name for name, said in own.items() if said), None)):
         raise ValueError(f"{name} is an option of `reproduce summarization`; {experiment} has no use for it")
     console = Listening()
     report: object
@@ -113,7 +129,8 @@ def reproduce(
         plan = Plan(preset=preset, max_vocab=max_vocab, source_words=source_words, duc=duc)
         report = compare_summarizers(source, out, names, each, console, plan, **given)
     else:
-        report = compare(source, out, names, each, console, experiment=EXPERIMENTS[experiment], **given)
+        assert known is not None
+        report = compare(source, out, names, each, console, experiment=known, max_vocab=max_vocab, **given)
     if report is None:
         console.print("stopped; repeat the command to continue")
         raise typer.Exit(130)

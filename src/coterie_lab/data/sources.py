@@ -72,6 +72,11 @@ def check_made_from(files: Iterable[Path], ready: Path, source: dict[str, Any], 
     if made != given:
         before, now = (", ".join(f"{name} ({size:,} bytes)" for name, size in found) for found in (made, given))
         raise ValueError(f"{ready} was made from {before}, not from {now}: remove it, or choose another --out")
+    check_made_with(ready, source, **settings)
+
+
+def check_made_with(ready: Path, source: dict[str, Any], **settings: Any) -> None:
+    """Raises if a prepared folder was made with other settings."""
     for name, value in settings.items():
         if (then := source["settings"][name]) != value:
             raise ValueError(f"{ready} was made with {name} {then}, not {value}: remove it, or choose another --out")

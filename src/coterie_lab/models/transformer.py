@@ -7,14 +7,16 @@ Shapes: B sequences, L steps, D width, H attention heads, d = D / H, V words.
 """
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.models.embedding import Embedding
 from coterie_lab.models.language import LanguageModel, State
-from coterie_lab.models.word_model import projection_of
 
 SPREAD = 0.02  # the standard deviation of initial weights
 
@@ -110,7 +112,7 @@ class Transformer(LanguageModel):
         self.embedding = Embedding(n_words, width)
         self.body = Body(width, layers, heads, window, dropout, rotary)
         self.head = head
-        self.compiled = torch.compile(self.body.forward, dynamic=False) if compiled else None
+        self.compile_body = compiled
 
     def hidden(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """(B, L) → (B, L, D). The state is the words before, of which each word sees as many as fit the window."""
@@ -126,27 +128,30 @@ class Transformer(LanguageModel):
     def vectors(self, words: Tensor) -> Tensor:
         """(B, L) → (B, L, D), L at most the window."""
         embedded = self.embedding(words)
-        if self.compiled is not None and self.training and embedded.is_cuda:
+        if self.compile_body and self.training and embedded.is_cuda:
             return self.compiled(embedded)  # not in evaluation, whose shapes would each be compiled
         vectors: Tensor = self.body(embedded)
         return vectors
+
+    @cached_property
+    def compiled(self) -> Callable[[Tensor], Tensor]:
+        """The body through `torch.compile`."""
+        return torch.compile(self.body.forward, dynamic=False)
 
     def forward(self, words: Tensor, target: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """The loss of the targets (B, L) after the words (B, L), L at most the window; nothing is carried on."""
         loss: Tensor = self.head(self.vectors(words), target).loss
         return loss, ()
 
-    def matrices(self) -> list[nn.Parameter]:
-        """All weights but norms and biases."""
-        return [parameter for parameter in self.parameters() if parameter.ndim > 1]
-
     @torch.no_grad()
     def start(self) -> None:
-        """Draws the initial weights as GPT-2 does; a head's own projections and all biases stay as they were made."""
-        as_made = set(projection_of(self.head))
-        for matrix in self.matrices():
-            if matrix not in as_made:
-                nn.init.normal_(matrix, std=SPREAD)
+        """Draws the initial weights as GPT-2 does; of a head only the vectors that go in too."""
+        head, shared = self.head, []
+        if isinstance(head, SelfOrganizedSoftmax) and head.weight is self.embedding.weight:
+            shared.append(head.cluster_weight)
+        for weight in (self.embedding.weight, *shared, *self.body.parameters()):
+            if weight.ndim > 1:
+                nn.init.normal_(weight, std=SPREAD)
         for block in self.body.blocks:
             assert isinstance(block, Block)
             for last in (block.attention.out, block.out):  # before they are added up, twice a layer

@@ -83,19 +83,19 @@ def test_words_read_bit_by_bit_are_those_read_at_once(corpus, positions):
 
 @POSITIONS
 def test_it_starts_as_told(corpus, positions):
-    model = made(corpus, positions=positions, hidden=64)
+    model, untied = (made(corpus, positions=positions, hidden=64, tied=tied) for tied in (True, False))
     assert model.head.weight is model.embedding.weight
     assert sum(parameter is model.embedding.weight for parameter in model.parameters()) == 1
     blocks = model.body.blocks
     for matrix, expected in (
         (model.embedding.weight, 0.02), (blocks[0].attention.look.weight, 0.02), (blocks[1].inner.weight, 0.02),
         (blocks[0].attention.out.weight, 0.02 / 2), (blocks[1].out.weight, 0.02 / math.sqrt(2 * 2)),
-        (model.head.cluster_weight, 0.02),
+        (model.head.cluster_weight, 0.02), (untied.head.cluster_weight, 1 / math.sqrt(3 * 64)),
     ):  # fmt: skip
         assert float(matrix.detach().std()) == pytest.approx(expected, rel=0.1)
     assert torch.equal(model.head.projection, torch.eye(64).repeat(2, 1))
     assert (positions == "rotary") == (model.body.places is None)
-    assert made(corpus, tied=False).head.weight is not made(corpus, tied=False).embedding.weight
+    assert untied.head.weight is not untied.embedding.weight
 
 
 def test_matrices_alone_decay_and_every_parameter_is_trained_once(corpus):
@@ -111,11 +111,14 @@ def test_matrices_alone_decay_and_every_parameter_is_trained_once(corpus):
 
 def test_only_training_on_a_gpu_is_compiled(corpus, monkeypatch):
     asked = []
-    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(function))
-    model = made(corpus, compile=True).train()
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(function) or function)
+    model, words = made(corpus, compile=True), torch.arange(6).reshape(2, 3)
+    expected = model.vectors(words)
+    model.train().vectors(words)
+    assert not asked
+    assert torch.equal(model.compiled(model.eval().embedding(words)), expected)
     assert asked == [model.body.forward]
-    model.vectors(torch.zeros(1, 3, dtype=torch.int64))  # not on a CPU
-    assert not any(name.startswith("compiled") for name in model.state_dict())
+    assert model.state_dict().keys() == made(corpus).state_dict().keys()
 
 
 # -- its batches --------------------------------------------------------------------------------------------------

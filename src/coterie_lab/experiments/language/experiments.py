@@ -1,5 +1,5 @@
-"""What heads are compared on: text8 as the paper has it, WikiText-2, and a generated language, small enough for any
-machine."""
+"""What heads are compared on: text8 as the paper has it, WikiText-2, a generated language, small enough for any
+machine, and text8 with a Transformer."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,8 @@ class Experiment:
     parts: bool = False  # whether its text is a folder of three files: train, valid and test
     settings: dict[str, Any] = field(default_factory=dict)
     head_options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by head
+    heads: str = "full,self-organized"  # what is compared if nothing else is asked for
+    equal_updates: bool = False  # whether all are evaluated where the self-organized head reorganises
 
     def settings_of(self, variant: Variant, **given: Any) -> Settings:
         """The settings of a variant's runs, with those in `given` replaced."""
@@ -52,6 +54,14 @@ EXPERIMENTS = {
             "self-organized": _OFTEN, "self-organized-paper": _OFTEN, "importance": _FEW, "nce": _FEW,
             "cnn": {**_FEW, "features": 8, "widths": [2, 3, 4]},
         },
+    ),
+    # The head as it is built by default, in the recipe of a Transformer, against full softmaxes tied like it.
+    "transformer": Experiment(
+        "transformer",
+        published=False,
+        settings={"model": "transformer", "compile": True, "evaluate_every": 250, "evaluate_moves": True},
+        heads="self-organized,full,full-compiled,full-compiled-random-biases,adaptive",
+        equal_updates=True,
     ),
 }  # fmt: skip
 

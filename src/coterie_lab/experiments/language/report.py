@@ -21,6 +21,8 @@ from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.logs import read_journal
 from coterie_lab.training.run import Run, read_json
 
+TIME = "seconds of training, with making clusters beforehand"
+
 
 def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int], published: bool = True) -> Data:
     """Reads what the runs wrote, and writes report.md, report.json and the figures.
@@ -41,12 +43,9 @@ def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int],
     heads = [one for one, row in zip(paces, rows, strict=True) if not row.variant.ablation]
     draw_paces(heads or paces, out / "figure2.png")
     report = {
-        "corpus": {
-            "path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev),
-            "vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev),
-        },
+        "corpus": of_corpus(corpus),
         "seeds": seeds,
-        "epochs": read_json(Run(rows[0].paths[0]).config)["settings"]["epochs"],
+        "length": _length(read_json(Run(rows[0].paths[0]).config)["settings"]),
         "rows": [_figures(row, len(corpus.train), published) for row in rows],
         "clusters": [asdict(one) for one in shown],
         "curves": asdict(found) if found else None,
@@ -56,6 +55,14 @@ def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int],
     }  # fmt: skip
     reports.write(out, report, markdown(report, out))
     return report
+
+
+def of_corpus(corpus: Corpus) -> Data:
+    """What a report says of its text."""
+    return {
+        "path": corpus.path.name, "train_words": len(corpus.train), "dev_words": len(corpus.dev),
+        "vocabulary": corpus.n_words, "unigram_perplexity": unigram_perplexity(corpus.counts, corpus.dev),
+    }  # fmt: skip
 
 
 def _figures(row: Row[Variant], train_words: int, published: bool) -> Data:
@@ -74,6 +81,10 @@ def _figures(row: Row[Variant], train_words: int, published: bool) -> Data:
         "published_perplexity": row.variant.perplexity if published else None,
         "published_minutes": row.variant.minutes if published else None,
     }
+
+
+def _length(settings: Data) -> str:
+    return f"{settings['updates']:,} updates" if settings["updates"] else f"{settings['epochs']} epoch(s)"
 
 
 def pace(label: str, path: Path) -> Data:
@@ -95,7 +106,7 @@ def markdown(report: Data, out: Path) -> list[str]:
         "# Language modelling: every head in the same trainer",
         "",
         f"{corpus['train_words']:,} words to train on, {corpus['dev_words']:,} for development, a vocabulary of "
-        f"{corpus['vocabulary']:,}; {report['epochs']} epoch(s); seed(s) {', '.join(map(str, report['seeds']))}. "
+        f"{corpus['vocabulary']:,}; {report['length']}; seed(s) {', '.join(map(str, report['seeds']))}. "
         "Perplexities are on the development text after the last epoch; ± is the standard deviation over the seeds, "
         "n of them where it is not one. "
         f"How frequent the words are, and nothing else, gives {corpus['unigram_perplexity']:,.1f}."
@@ -106,11 +117,11 @@ def markdown(report: Data, out: Path) -> list[str]:
         "Speeds compare the middle run of each: a machine's first compiles kernels, and takes longer for it.",
     ]
     if report["curves"] is not None:
-        figure = _image(out, "perplexities and words moved", "figure1.png")
+        figure = image(out, "perplexities and words moved", "figure1.png")
         lines += section("Figure 1: while training", *figure, "Its data are in `report.json`, under `curves`.")
     lines += section(
         "Figure 2: perplexity against training time",
-        *_image(out, "perplexity against seconds of training", "figure2.png"),
+        *image(out, "perplexity against seconds of training", "figure2.png"),
         f"Seed {report['seeds'][0]}; building the model, and making clusters beforehand, is part of the time.",
         "Its data are in `report.json`, under `paces`.",
     )
@@ -155,7 +166,7 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _image(out: Path, said: str, name: str) -> list[str]:
+def image(out: Path, said: str, name: str) -> list[str]:
     """A figure, if it could be drawn."""
     return [f"![{said}]({name})", ""] if (out / name).exists() else []
 
@@ -165,8 +176,11 @@ def plainly(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", text)
 
 
-def draw_paces(paces: list[Data], path: Path) -> None:
-    """Draws perplexity against the time of training as PNG, up to three times the best; not without matplotlib."""
+def draw_paces(paces: list[Data], path: Path, over: str = "seconds", said: str = TIME) -> None:
+    """Draws perplexity against the time of training as PNG, up to three times the best; not without matplotlib.
+
+    `over`: what else it is drawn against, and `said` how the axis says it.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -179,7 +193,7 @@ def draw_paces(paces: list[Data], path: Path) -> None:
     for number, found in enumerate(paces):
         ours = found["label"] == "self-organized"
         axes.plot(
-            found["seconds"], found["perplexity"], label=found["label"], marker="o", markersize=3,
+            found[over], found["perplexity"], label=found["label"], marker="o", markersize=3,
             color="black" if ours else colours[number % len(colours)], linewidth=2.5 if ours else 1.2,
         )  # fmt: skip
     axes.set_xscale("log")
@@ -190,7 +204,7 @@ def draw_paces(paces: list[Data], path: Path) -> None:
         axis.set_minor_locator(ticker.NullLocator())
     if reached := [last for found in paces for last in found["perplexity"][-1:] if math.isfinite(last)]:
         axes.set_ylim(top=3 * min(reached))
-    axes.set_xlabel("seconds of training, with making clusters beforehand")
+    axes.set_xlabel(said)
     axes.set_ylabel("perplexity on the development text")
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.savefig(path, dpi=150, bbox_inches="tight")

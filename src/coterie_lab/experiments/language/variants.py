@@ -41,6 +41,9 @@ VARIANTS: dict[str, Variant] = {
         perplexity=144.17,
         minutes=77,
     ),
+    "full-compiled-random-biases": _head(
+        "full softmax, torch.compile, biases at random", "full-compiled", biases="random"
+    ),
     "full-chunked": _head("full softmax, F.linear_cross_entropy", "full-chunked"),
     "importance": _head("importance sampling", "importance", 166),
     "importance-random-biases": _head("importance sampling, biases at random", "importance", biases="random"),
