@@ -121,12 +121,14 @@ class Trainer:
                 self.world.by_main(partial(self._reorganized, {"step": progress.step, **moved}))
             epoch_over = progress.step % task.steps_per_epoch == 0
             often = bool(settings.evaluate_every and progress.step % settings.evaluate_every == 0)
-            look = epoch_over or often or progress.step in self.looks or progress.step == self.total
+            look = epoch_over or often or progress.step == self.total
             logged = look or progress.step % settings.log_every == 0
             if logged:
                 self._log(factor)
             if look:
                 self._evaluate()
+            elif progress.step in self.looks:
+                self._aside("aside")
             if self.world.size == 1 or logged:  # processes exchange this only now and then
                 stop = any(self.world.everyone(interrupt.asked))
                 since = time.perf_counter() - saved_at
@@ -183,7 +185,7 @@ class Trainer:
         record = self._note(event, **measured, seconds=self.progress.seconds)
         if self.world.main:
             told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in measured.items() if key != "loss")
-            when = "" if event == "evaluate" else f", {event} a reorganization"
+            when = f", {event} a reorganization" if event in ("before", "after") else ""
             self.bar.say(f"update {self.progress.step:,}{when}: {told}")
         return record
 

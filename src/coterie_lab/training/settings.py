@@ -38,8 +38,8 @@ class TrainingSettings:
     evaluate_every: int | None = option(
         None, "also evaluate every so many updates", "run", unset="after each epoch", least=1
     )
-    evaluate_at: str = option("", "also evaluate at these updates, with commas between", "run")
-    evaluate_moves: bool = option(False, "also evaluate before and after each reorganization of the clusters", "run")
+    evaluate_at: str = option("", "look at the model after these updates too, with commas between", "run")
+    evaluate_moves: bool = option(False, "look at the model before and after each reorganization too", "run")
     patience: int | None = option(
         None, "stop after this many evaluations without a better one", "run", unset="never", least=1
     )

@@ -1,5 +1,6 @@
 """Carries out a run: creates or resumes its folder, trains, and writes the result."""
 
+import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -54,6 +55,7 @@ def train(
 ) -> Progress:
     """Trains into the folder `out`. Resuming a finished run changes nothing."""
     run, world = Run(out), world or World()
+    gc.collect()  # an earlier run of this process, which would count as this one's memory
     device = choose_device(settings.device, world.local_rank)
     finished = world.everyone(resume and run.result.exists())[0]  # the main process's view of the disk
     # The task is made first: an error in it leaves the folder as it was.

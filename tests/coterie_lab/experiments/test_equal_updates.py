@@ -97,7 +97,7 @@ def test_all_are_evaluated_at_the_same_updates(compared):
         assert found.updates == [5, 8, 10, 15, 16, 20, 24]
         assert found.seconds == sorted(found.seconds)
         log = read_journal(out / f"runs/{name}-0/log.jsonl")
-        losses = {r["step"]: r["perplexity"] for r in log if r["event"] in ("after", "evaluate")}
+        losses = {r["step"]: r["perplexity"] for r in log if r["event"] in ("after", "aside", "evaluate")}
         assert found.perplexity == list(losses.values())
         assert [jump.update for jump in found.jumps] == (moved if name == "self-organized" else [])
     settings = json.loads((out / "runs/full-0/config.json").read_text())["settings"]

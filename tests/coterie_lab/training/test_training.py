@@ -200,10 +200,11 @@ def test_ctrl_c_saves_and_stops_and_resuming_changes_nothing(corpus, tmp_path):
 
 
 def test_a_run_ends_after_its_updates_and_is_evaluated_where_asked(corpus, tmp_path):
-    settings = small(updates=40, evaluate_every=25, evaluate_at="3, 39")
+    settings = small(updates=40, evaluate_every=25, evaluate_at="3, 25, 39")
     assert train(corpus, tmp_path / "run", settings).step == 40 < 64  # of an epoch
     log = read_journal(tmp_path / "run/log.jsonl")
-    assert [record["step"] for record in log if record["event"] == "evaluate"] == [3, 25, 39, 40]
+    looks = {event: [r["step"] for r in log if r["event"] == event] for event in ("evaluate", "aside")}
+    assert looks == {"evaluate": [25, 40], "aside": [3, 39]}
     rates = [record["learning_rate"] for record in log if record["event"] == "train"]
     assert rates[-1] == pytest.approx(0.002 / 40)  # the schedule ends there
     more = small(updates=70, epochs=1)  # more than an epoch has

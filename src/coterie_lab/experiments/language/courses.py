@@ -21,7 +21,7 @@ class Jump:
 
 @dataclass(frozen=True)
 class Course:
-    """The evaluations of a run: usual ones, and those directly after a reorganisation."""
+    """The evaluations of a run: usual ones, and those directly after a reorganisation, its own or another run's."""
 
     updates: list[int]
     perplexity: list[float]
@@ -32,7 +32,7 @@ class Course:
 
 def course(path: Path) -> Course:
     """Reads the logs of a finished run."""
-    looks = {record["step"]: record for record in (*records(path, "after"), *records(path, "evaluate"))}
+    looks = {record["step"]: record for event in ("after", "aside", "evaluate") for record in records(path, event)}
     updates = sorted(looks)
     before, after = ({one["step"]: one for one in records(path, event)} for event in ("before", "after"))
     moved = {record["step"]: record["share_of_mass"] for record in read_journal(Run(path).reorganizations)}
