@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -126,6 +127,17 @@ def test_the_report_says_what_the_runs_wrote(compared):
         assert (out / figure).read_bytes().startswith(b"\x89PNG")
     saved = json.loads((out / "report.json").read_text())
     assert saved["courses"]["full"]["0"]["perplexity"] == found["full"].perplexity
+
+
+def test_logs_of_finished_runs_are_enough_to_go_on_elsewhere(compared, tmp_path, monkeypatch):
+    out, report = compared
+    kept = shutil.ignore_patterns("*.pt", "moves.jsonl", "vocabulary.json", "tensorboard")
+    shutil.copytree(out / "runs", tmp_path / "out/runs", ignore=kept)
+    monkeypatch.setitem(TRANSFORMER.head_options, "self-organized", {"reorganize_every": 5})
+    names = ["self-organized", "full", "random-clusters"]
+    again = reproduce(str(out.parent / "data"), tmp_path / "out", names, [0], experiment=TRANSFORMER, **GIVEN)
+    assert again["rows"][:2] == report["rows"][:2]
+    assert course(tmp_path / "out/runs/random-clusters-0").updates == report["courses"]["full"]["0"]["updates"]
 
 
 def test_the_command_prepares_as_many_words_as_asked_for(tmp_path):

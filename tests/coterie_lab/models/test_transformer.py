@@ -11,6 +11,7 @@ from coterie_lab.data.corpus import Corpus
 from coterie_lab.data.streams import Windows
 from coterie_lab.heads import HEADS
 from coterie_lab.models.transformer import Rotary, Transformer
+from coterie_lab.serve.language import Predictor
 from coterie_lab.tasks.language.evaluate import evaluate
 from coterie_lab.tasks.language.settings import Settings, from_preset
 from coterie_lab.tasks.language.train import LanguageTask, build, groups, train
@@ -172,6 +173,13 @@ def test_a_run_learns_resumes_to_the_last_bit_and_writes_text(corpus, tmp_path):
     words = list(trained.generate(corpus.words[5], 20, temperature=0.8, seed=1))
     assert len(words) == 20
     assert words == list(trained.generate(corpus.words[5], 20, temperature=0.8, seed=1))
+    predictor = Predictor(trained)  # word by word, from what it has read before
+    for n in range(1, 6):
+        text = corpus.words[3 : 3 + n]
+        with torch.no_grad():
+            hidden, _ = trained.model.hidden(torch.tensor([trained.ids(text)]))
+            (expected,) = trained.model.head.predict(hidden)[:, -1].tolist()
+        assert predictor.predict(" ".join(text), 3).words[0].word == corpus.words[expected]
     line = " ".join(corpus.words[3:23])  # longer than the window
     (score,) = trained.score([line])
     ids, state, total = torch.tensor([trained.ids(trained.tokens(line))]), None, 0.0
