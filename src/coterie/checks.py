@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.clustering.partition import Partition
+
 PAPER_BUDGET = 0.1
 
 
@@ -21,7 +23,8 @@ def check_options(
     n_clusters: int | None,
     gamma: float,
     frequency_budget: float | None,
-    reorganize_every: int | None,
+    own_words: Any,
+    reorganize_every: int | str | None,
     reorganize_until: int | None,
     label_smoothing: float,
     ignore_index: int,
@@ -30,8 +33,10 @@ def check_options(
     """Raises for the first invalid option; `choices` are pairs (given, allowed)."""
     whole = {
         "in_features": in_features, "n_classes": n_classes, "n_clusters": n_clusters, "ignore_index": ignore_index,
-        "reorganize_every": reorganize_every, "reorganize_until": reorganize_until,
+        "reorganize_until": reorganize_until,
     }  # fmt: skip
+    if reorganize_every != "auto":
+        whole["reorganize_every"] = reorganize_every
     for name, number in whole.items():
         check_whole(name, number, optional=name in ("n_clusters", "reorganize_every", "reorganize_until"))
     if in_features < 1:
@@ -44,8 +49,11 @@ def check_options(
         raise ValueError(f"gamma must be above 0 (the paper's is 1.5); got {gamma}")
     if frequency_budget is not None and not frequency_budget > 0:
         raise ValueError(f"frequency_budget must be above 0 (the paper's is 0.1); got {frequency_budget}")
-    if reorganize_every is not None and reorganize_every < 1:
-        raise ValueError(f"reorganize_every must be at least 1, or None for a fixed partition; got {reorganize_every}")
+    if isinstance(reorganize_every, int) and reorganize_every < 1:
+        raise ValueError(
+            f'reorganize_every must be at least 1, "auto", or None for a fixed partition; got {reorganize_every}'
+        )
+    check_own_words(own_words, n_classes)
     if reorganize_until is not None and reorganize_until < 0:
         raise ValueError(f"reorganize_until must be a number of updates, or None; got {reorganize_until}")
     if not 0 <= label_smoothing < 1:
@@ -61,6 +69,26 @@ def check_clusters(n_clusters: int, n_classes: int) -> int:
     if not 1 <= n_clusters <= n_classes:
         raise ValueError(f"n_clusters must be from 1 to n_classes = {n_classes}; got {n_clusters}")
     return n_clusters
+
+
+def check_own_words(own_words: Any, n_classes: int) -> None:
+    """Raises unless `own_words` is None, a number of words, or the ids of distinct words."""
+    if own_words is None:
+        return
+    if isinstance(own_words, Integral) and not isinstance(own_words, bool):
+        if not 0 <= own_words <= n_classes:
+            raise ValueError(f"own_words must be from 0 to n_classes = {n_classes}; got {own_words}")
+        return
+    try:
+        ids = torch.as_tensor(own_words).flatten().tolist()
+    except (TypeError, ValueError, RuntimeError):
+        ids = [None]
+    for word in ids:
+        check_whole("own_words (a number of words, their ids, or None)", word)
+        if not 0 <= word < n_classes:
+            raise ValueError(f"own_words names class {word}; classes are 0 to {n_classes - 1}")
+    if len(set(ids)) < len(ids):
+        raise ValueError("own_words names a class twice; give each once")
 
 
 def check_whole(name: str, number: Any, optional: bool = False) -> None:
@@ -165,9 +193,10 @@ def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
 
 
 def why_unfit(
-    state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], capacity: int, statistic: str | None
+    state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], partition: Partition, statistic: str | None
 ) -> str | None:
-    """Why a layer of `shape` (V, C, D), `capacity` S and `statistic` cannot load a state dict; None if it can."""
+    """Why a layer of `shape` (V, C, D), with such a partition and `statistic`, cannot load a state dict; None if it
+    can."""
     if statistic is not None and prefix + "statistic.total" in state and f"{prefix}statistic.{statistic}" not in state:
         return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build the layer with that"
     weight, clusters = state.get(prefix + "weight"), state.get(prefix + "cluster_weight")
@@ -182,12 +211,17 @@ def why_unfit(
     if cluster_of is None or cluster_of.shape != shape[:1]:
         return None
     low, high = int(cluster_of.min()), int(cluster_of.max())
-    if low < 0 or high >= shape[1]:
+    if low < 0 or high > shape[1]:
         return f"the checkpoint has words in clusters {low} to {high}; there are {shape[1]}, from 0: it is damaged"
-    fullest = int(torch.bincount(cluster_of).max())
-    if fullest > capacity:
+    *sizes, alone = torch.bincount(cluster_of, minlength=shape[1] + 1).tolist()
+    if max(sizes) > partition.capacity:
         return (
-            f"the checkpoint holds a cluster of {fullest} words; this layer allows {capacity}: raise gamma, or build "
-            "the layer with the checkpoint's partition"
+            f"the checkpoint holds a cluster of {max(sizes)} words; this layer allows {partition.capacity}: raise "
+            "gamma, or build the layer with the checkpoint's partition"
+        )
+    if alone > partition.n_own:
+        return (
+            f"the checkpoint holds {alone} words that stand alone; this layer has room for {partition.n_own}: build it "
+            f"with the same counts, with own_words={alone}, or with the checkpoint's partition"
         )
     return None

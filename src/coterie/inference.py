@@ -3,7 +3,7 @@
 Each is a function of the layer's parameters (`Vectors`), its partition and hidden vectors; the layer's methods of the
 same names call them.
 
-Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, S words of a cluster.
+Shapes: T rows, B hypotheses, D width, V words (classes), C clusters, N words that stand alone, S words of a cluster.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.checks import check_draw, check_hidden, check_k
 from coterie.clustering.partition import Partition
-from coterie.loss.levels import Vectors, cluster_log_softmax, cluster_logits, project
+from coterie.loss.levels import Vectors, cluster_logits, project, root_log_softmax, root_rows, root_shift
 from coterie.search import exact, sampling
 from coterie.search.words import Words, on_gpu
 
@@ -26,33 +26,43 @@ class Levels(NamedTuple):
 
     words: Words
     word_hidden: Tensor  # h_w (T, D)
-    log_clusters: Tensor  # log P(c|h) (T, C)
+    log_root: Tensor  # log P(c|h) of the clusters, then log P(w|h) of the words that stand alone (T, C + N)
 
 
 def levels(vectors: Vectors, partition: Partition, hidden: Tensor, normalized: bool = True) -> Levels:
     """Both levels of hidden vectors (..., D), flattened to rows.
 
-    Unless `normalized`, log P(c|h) may lack a constant per row: on a GPU that saves a kernel launch.
+    Unless `normalized`, the root may lack a constant per row: on a GPU that saves a kernel launch.
     """
     check_hidden(hidden, vectors.weight)
     cluster_hidden, word_hidden = project(hidden.reshape(-1, hidden.shape[-1]), vectors)
-    words = Words(vectors.weight, vectors.bias, partition)
+    root, weight = root_rows(vectors, partition)
+    shift = root_shift(vectors, partition)
+    words = Words(weight, vectors.bias, partition)
     if gpu := on_gpu(words, cluster_hidden):
-        logits = F.linear(cluster_hidden, vectors.cluster_weight, vectors.cluster_shift())
+        logits = F.linear(cluster_hidden, root, shift)
         return Levels(words, word_hidden, gpu.shares(logits) if normalized else logits)
-    logits = cluster_logits(cluster_hidden, vectors.cluster_weight, vectors.cluster_shift())
-    return Levels(words, word_hidden, cluster_log_softmax(logits, partition.sizes))
+    return Levels(
+        words, word_hidden, root_log_softmax(cluster_logits(cluster_hidden, root, shift), partition.root_sizes)
+    )
 
 
 def log_prob(vectors: Vectors, partition: Partition, hidden: Tensor) -> Tensor:
     """log P(w|h) of every class: (..., D) → (..., V)."""
-    words, word_hidden, log_clusters = levels(vectors, partition, hidden)
-    return words.log_prob(word_hidden, log_clusters).reshape(*hidden.shape[:-1], partition.n_words)
+    words, word_hidden, log_root = levels(vectors, partition, hidden)
+    return words.log_prob(word_hidden, log_root).reshape(*hidden.shape[:-1], partition.n_words)
+
+
+def root_log_prob(vectors: Vectors, partition: Partition, hidden: Tensor) -> Tensor:
+    """log P of every cluster, then of every word that stands alone, -inf where a column is empty: (..., D) → (..., C + N).
+    Their probabilities sum to one."""
+    log_root = levels(vectors, partition, hidden).log_root
+    return log_root.reshape(*hidden.shape[:-1], log_root.shape[1])
 
 
 def cluster_log_prob(vectors: Vectors, partition: Partition, hidden: Tensor) -> Tensor:
     """log P(c|h) of every cluster, -inf for an empty one: (..., D) → (..., C)."""
-    return levels(vectors, partition, hidden).log_clusters.reshape(*hidden.shape[:-1], partition.n_clusters)
+    return root_log_prob(vectors, partition, hidden)[..., : partition.n_clusters]
 
 
 def member_log_prob(vectors: Vectors, partition: Partition, hidden: Tensor, cluster: int) -> Tensor:

@@ -76,7 +76,7 @@ def summarize(
     """log P of a batch's targets (T,) and the mean loss (); adds the batch to `sums` and `tally`.
 
     `log_cluster`, `log_word` (T,), 0 for ignored tokens; `n_used` () the number of others; `sums` (3,) as in `Meter`,
-    `tally` (4,) as in `Tally`. If a hidden vector is not finite, neither is the loss, so only the loss is checked.
+    `tally` (5,) as in `Tally`. If a hidden vector is not finite, neither is the loss, so only the loss is checked.
     """
     cluster, word = log_cluster.sum(), log_word.sum()
     # A batch with nothing to predict has loss 0, not 0/0.
@@ -84,29 +84,43 @@ def summarize(
     with torch.no_grad():
         sound = torch.isfinite(loss)
         sums += torch.where(sound, torch.stack((cluster, word, n_used)), 0.0)
-        tally[2:] += torch.stack((~sound, torch.ones_like(sound)))
+        tally[2:] += torch.stack((~sound, torch.ones_like(sound), torch.where(sound, n_used, 0)))
     return log_cluster + log_word, loss
 
 
 class Tally(nn.Module):
-    """Counts bad input, and batches since the last step(), on the input's device."""
+    """Counts on the input's device: bad input, and what has been seen in training."""
 
-    counts: Tensor  # (4,) targets out of range, an example of one; batches that are not finite, batches since step()
+    # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches since
+    # the last step(), targets since the last reorganisation
+    counts: Tensor
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()
         self.n_classes, self.ignore_index = n_classes, ignore_index
-        self.register_buffer("counts", torch.zeros(4, dtype=torch.int64, device=device), persistent=False)
+        self.register_buffer("counts", torch.zeros(2, 5, dtype=torch.int64, device=device), persistent=False)
         self._arrived: Tensor | None = None  # the counts on their way to the host, in pinned memory
         self._sent: torch.cuda.Event | None = None
 
+    def row(self) -> Tensor:
+        """The counts of the current mode, (5,)."""
+        return self.counts[int(self.training)]
+
     def stepped(self) -> None:
         """Sets the number of batches since the last step() to zero."""
-        self.counts[3:].zero_()  # in-place: an assignment would synchronise
+        self.counts[:, 3].zero_()  # in-place: an assignment would synchronise
 
     def unstepped(self) -> int:
-        """The number of batches since the last step(); synchronises with the device."""
-        return int(self.counts[3])
+        """The number of training batches since the last step(); synchronises with the device."""
+        return int(self.counts[1, 3])
+
+    def targets(self) -> int:
+        """The number of targets since the last reorganisation; synchronises with the device."""
+        return int(self.counts[1, 4])
+
+    def set_targets(self, number: int) -> None:
+        """Sets the number of targets since the last reorganisation."""
+        self.counts[1, 4] = number
 
     def look(self) -> None:
         """Raises or warns if the host knows of bad input by now; never synchronises."""
@@ -117,7 +131,7 @@ class Tally(nn.Module):
         if torch.cuda.is_current_stream_capturing():
             return None
         if self._arrived is None or self._sent is None:
-            self._arrived, self._sent = torch.zeros(4, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+            self._arrived, self._sent = torch.zeros(2, 5, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
         elif self._sent.query():
             self._report(self._arrived)
         else:
@@ -127,10 +141,12 @@ class Tally(nn.Module):
         return None
 
     def _report(self, counts: Tensor) -> None:
-        bad, example, skipped, _ = counts.tolist()
+        of_modes = counts.tolist()
+        bad, skipped = sum(row[0] for row in of_modes), sum(row[2] for row in of_modes)
+        example = next((row[1] for row in of_modes if row[0]), 0)
         if bad or skipped:
-            self.counts[:3] = 0
-            counts[:3] = 0
+            self.counts[:, :3] = 0
+            counts[:, :3] = 0
         if skipped:
             warnings.warn(
                 f"{skipped} batch(es) left out of the statistic: the hidden vectors held NaN or infinity. The clusters "

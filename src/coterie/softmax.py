@@ -6,15 +6,19 @@ Shapes: T tokens, D width, V words (classes), C clusters, S most words in a clus
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie import checks, inference
+from coterie.clustering import own_words as own
 from coterie.clustering.assignment import BLOCK_SCORES, assign
 from coterie.clustering.partition import Partition, random_partition
-from coterie.clustering.prior import Prior, log_frequency
+from coterie.clustering.prior import Prior, log_frequency, log_mass_alone
+from coterie.clustering.schedule import AtIntervals, ByEvidence, Every
 from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 from coterie.cpu import in_large_pages
 from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Books, choose, in_backward
@@ -35,8 +39,9 @@ class HeadOutput(NamedTuple):
 class SelfOrganizedSoftmax(nn.Module):
     """An exact softmax over V classes in two levels, P(w|h) = P(c|h) · P(w|c, h), at a cost of O(√V).
 
-    Call `step()` after every `optimizer.step()`: every `reorganize_every` updates it moves each word to the cluster
-    that predicts it best. Word vectors keep their rows in `weight`; only the partition's index tensors change.
+    Call `step()` after every `optimizer.step()`: from time to time it moves each word to the cluster that predicts it
+    best. The most frequent words stand alone, as clusters of one, and never move. Word vectors keep their rows in
+    `weight`; only the partition's index tensors change.
 
     >>> head = SelfOrganizedSoftmax(in_features=16, n_classes=10_000)
     >>> hidden, target = torch.randn(4, 16), torch.tensor([5, 0, 9_999, 17])
@@ -55,7 +60,8 @@ class SelfOrganizedSoftmax(nn.Module):
         n_clusters: int | None = None,
         gamma: float = 1.5,
         frequency_budget: float | None = None,
-        reorganize_every: int | None = 1000,
+        own_words: int | Tensor | Sequence[int] | None = None,
+        reorganize_every: Every = "auto",
         reorganize_until: int | None = None,
         statistic: Literal["mean_hidden", "table"] = "mean_hidden",
         smoothing: Smoothing = "mean",
@@ -78,21 +84,25 @@ class SelfOrganizedSoftmax(nn.Module):
         n_clusters: C; None: √V, from 64 on rounded up to a multiple of 8. gamma: a cluster holds at most γ√V words.
         frequency_budget: a cluster takes no more words once its words make up this share of all occurrences. None: the
             paper's 0.1, or, where 0.1 could leave words without a cluster, the smallest share that cannot.
-        reorganize_every: updates between reorganisations; None: keep the partition fixed and store no statistic.
+        own_words: the words that stand alone: ids, or how many of the most frequent; None: a rule on the counts, which
+            finds none where no few words make up much of the data. Without counts they are chosen at the first
+            reorganisation.
+        reorganize_every: updates between reorganisations; "auto": often at first, then less, until little moves; None:
+            keep the partition fixed and store no statistic.
         reorganize_until: the last update at which words may move; None: no end.
         statistic: what is stored for each word: "mean_hidden", the mean of h (V × D), or the paper's "table" (V × C).
         smoothing: how the statistic forgets; "mean": it averages about one pass of the data; "paper": the printed rule.
         score: how well a cluster suits a word; "paper": mean log P(c|h); "information": the same minus the log of the
             share of all words that the cluster predicts.
         projection: give each level a linear map of h. activation: what follows the maps: "relu", "tanh" or "gelu".
-        label_smoothing: ε at each level, spread over the clusters and over the words of the target's cluster.
+        label_smoothing: ε at each level, spread over all words' clusters and over the words of the target's cluster.
         partition: the initial one; None: random. backend: the implementation of the loss.
         """
         super().__init__()
         checks.check_options(
             in_features=in_features, n_classes=n_classes, n_clusters=n_clusters, gamma=gamma,
             reorganize_every=reorganize_every, reorganize_until=reorganize_until, label_smoothing=label_smoothing,
-            frequency_budget=frequency_budget, ignore_index=ignore_index,
+            own_words=own_words, frequency_budget=frequency_budget, ignore_index=ignore_index,
             projection=(projection, (True, False)), bias=(bias, (True, False)),
             statistic=(statistic, ("mean_hidden", "table")), smoothing=(smoothing, ("mean", "paper")),
             score=(score, ("information", "paper")), reduction=(reduction, ("mean", "sum", "none")),
@@ -119,11 +129,23 @@ class SelfOrganizedSoftmax(nn.Module):
         self.n_clusters = n_clusters or checks.default_clusters(n_classes)
         self.capacity = capacity = checks.cluster_capacity(n_classes, self.n_clusters, gamma)
         self.frequency_budget = frequency_budget or checks.default_budget(n_classes, self.n_clusters, capacity)
+        self._own_words = int(own_words) if isinstance(own_words, Integral) else own_words
+        # Whether words that stand alone are still to be chosen, at the first reorganisation.
+        self._choosing = (
+            partition is None and self.counting and reorganize_every is not None
+            and (own_words is None or isinstance(own_words, Integral))
+        )  # fmt: skip
         if partition is None:
-            partition = random_partition(counted, self.n_clusters, capacity, self._budget(counted))
+            chosen = counted[:0]
+            if not self._choosing and not (self.counting and own_words is None):
+                chosen = own.choose(counted, self.n_clusters, self._own_words)
+            n_own = own.places(self._own_words if self._choosing else chosen.numel(), self.n_clusters)
+            budget = self._budget(counted.index_fill(0, chosen, 0))
+            partition = random_partition(counted, self.n_clusters, capacity, budget, chosen, n_own)
         else:
             # A copy: reorganising this layer must not move another's words. Its clusters may be larger than γ√V.
-            partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity))
+            n_own = own.places(partition.n_own, self.n_clusters)
+            partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity), n_own)
         self.partition = partition.to(device)
         self.register_buffer("counts", counted.to(device))
 
@@ -143,6 +165,11 @@ class SelfOrganizedSoftmax(nn.Module):
             self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
         self.meter = Meter(device)
         self.tally = Tally(n_classes, ignore_index, device)
+        self.schedule = (
+            ByEvidence(n_classes, reorganize_until)
+            if reorganize_every == "auto"
+            else AtIntervals(reorganize_every, reorganize_until)
+        )
         self.updates = 0
         self._reminded = False
 
@@ -158,7 +185,7 @@ class SelfOrganizedSoftmax(nn.Module):
         0.1 could leave words without a cluster, the budget is the smallest that cannot.
         """
         printed = {
-            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "reorganize_every": 1000,
+            "n_clusters": math.isqrt(max(n_classes, 2) - 1) + 1, "gamma": 1.5, "own_words": 0, "reorganize_every": 1000,
             "statistic": "table", "smoothing": "paper", "score": "paper", "projection": True, "activation": "relu",
             "bias": False,
         }  # fmt: skip
@@ -174,6 +201,7 @@ class SelfOrganizedSoftmax(nn.Module):
             with torch.no_grad():
                 self.bias.copy_(log_frequency(self.counts))
             self.prior.start(self.counts, self.partition.cluster_of)
+            self._start_alone()
         if self.projection is not None:
             if self.activation is None:
                 # Two identities: the layer starts as if it had no projections, and trains better for it.
@@ -195,7 +223,7 @@ class SelfOrganizedSoftmax(nn.Module):
         training = self.training
         hidden = hidden.reshape(-1, self.in_features)  # (T, D)
         ways = choose(self.backend, hidden)
-        sums, tally = self.meter.row(), self.tally.counts
+        sums, tally = self.meter.row(), self.tally.row()
         if again := in_backward():
             sums, tally = sums.clone(), tally.clone()
         # While training on a GPU, only step() looks: even a query that does not wait costs the host time.
@@ -238,18 +266,18 @@ class SelfOrganizedSoftmax(nn.Module):
             self._remind()
 
     def step(self) -> Reorganization | None:
-        """Counts an update; call it after every `optimizer.step()`. Every `reorganize_every` updates it reorganises the
+        """Counts an update; call it after every `optimizer.step()`. When the schedule says so it reorganises the
         clusters and returns what moved."""
         self.updates += 1
         self.tally.look()
         self.tally.stepped()
-        settled = self.reorganize_until is not None and self.updates > self.reorganize_until
-        if settled or self.reorganize_every is None or self.updates % self.reorganize_every:
+        if self.statistic is None or not self.schedule.is_due(self.updates, self.tally.targets):
             return None
         try:
             return self.reorganize()
         except ValueError as error:
             warnings.warn(f"the clusters stay as they are: {error}", UserWarning, stacklevel=2)
+            self.schedule.moved(self.updates, 1.0)
             return None
 
     @torch.no_grad()
@@ -257,21 +285,47 @@ class SelfOrganizedSoftmax(nn.Module):
         """The E-step, now: assigns every word seen so far to its best cluster with room, frequent words first."""
         if self.statistic is None:
             raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
-        seen = self.statistic.seen
-        before = self.partition.cluster_of
+        before = self.partition.cluster_of.clone()
+        if self._choosing:
+            self._choose_own_words()
+        placed = self.partition.cluster_of
         with torch.autocast(before.device.type, enabled=False):  # it would round the scores
             cluster_of = assign(
-                self.scores(), self.counts, self.n_clusters, self.capacity, self._budget(self.counts),
-                settled=torch.where(seen, -1, before),
+                self.scores(), self.counts, self.n_clusters, self.capacity,
+                self._budget(self.counts * (placed < self.n_clusters)),
+                settled=torch.where(self.statistic.seen, -1, placed),
             )  # fmt: skip
         moved = cluster_of != before
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
-        sizes = torch.bincount(cluster_of, minlength=self.n_clusters)
+        sizes = torch.bincount(cluster_of, minlength=self.n_clusters)[: self.n_clusters]
         words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
+        if self.prior is not None:
+            self.prior.move(self.counts, placed, cluster_of)
+        self.partition.assign_(cluster_of)
+        self.tally.set_targets(0)
+        self.schedule.moved(self.updates, mass_moved)
+        return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+
+    def _choose_own_words(self) -> None:
+        """Chooses the words that stand alone from what has been counted."""
+        assert self.statistic is not None
+        self._choosing = False
+        before, chosen = self.partition.cluster_of, own.choose(self.counts, self.n_clusters, self._own_words)
+        chosen = chosen[self.counts[chosen].argsort(descending=True, stable=True)][: self.partition.n_own]
+        cluster_of = before.index_fill(0, chosen, self.n_clusters)
         if self.prior is not None:
             self.prior.move(self.counts, before, cluster_of)
         self.partition.assign_(cluster_of)
-        return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+        self._start_alone()
+        self.statistic.forget(chosen)
+
+    @torch.no_grad()
+    def _start_alone(self) -> None:
+        """Sets the biases of words that stand alone from their counts, to compete with the clusters'."""
+        if self.bias is not None:
+            cluster_of = self.partition.cluster_of
+            alone = log_mass_alone(self.counts, cluster_of, self.n_clusters).to(self.bias.dtype)
+            self.bias.copy_(torch.where(cluster_of == self.n_clusters, alone, self.bias))
 
     def scores(self) -> Callable[[Tensor], Tensor]:
         """A function from words (B,) to how well each cluster suits them, (B, C), by the statistic."""
@@ -294,6 +348,17 @@ class SelfOrganizedSoftmax(nn.Module):
         """Perplexity and its two factors since the last reset, of the batches seen in the current mode."""
         return self.meter.read(reset)
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The input vectors of a model whose weights are tied: each word's vector plus its cluster's, (...) → (..., D).
+
+        A word that stands alone has its own vector only.
+
+        >>> hidden = head.embed(torch.tensor([[3, 17, 5]]))  # (1, 3, 16)
+        """
+        cluster = self.partition.cluster_of[tokens]
+        of_cluster = F.embedding(cluster.clamp(max=self.n_clusters - 1), self.cluster_weight)
+        return F.embedding(tokens, self.weight) + of_cluster * (cluster < self.n_clusters)[..., None]
+
     # -- inference ----------------------------------------------------------------------------------------------
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -303,6 +368,13 @@ class SelfOrganizedSoftmax(nn.Module):
     def cluster_log_prob(self, hidden: Tensor) -> Tensor:
         """log P(c|h) of every cluster, -inf for an empty one: (..., D) → (..., C)."""
         return inference.cluster_log_prob(self.vectors(), self.partition, hidden)
+
+    def root_log_prob(self, hidden: Tensor) -> Tensor:
+        """log P of every cluster, then of each word that stands alone (`partition.slots`): (..., D) → (..., C + N).
+
+        Their probabilities sum to one; those of empty columns are zero.
+        """
+        return inference.root_log_prob(self.vectors(), self.partition, hidden)
 
     def member_log_prob(self, hidden: Tensor, cluster: int) -> Tensor:
         """log P(w|c, h) of the words of one cluster, in the order of `partition.members`: (..., D) → (..., S)."""
@@ -347,7 +419,7 @@ class SelfOrganizedSoftmax(nn.Module):
         return inference.sample(self.vectors(), self.partition, hidden, temperature, top_k, top_p, generator)
 
     def _budget(self, counts: Tensor) -> int:
-        """The frequency budget in occurrences."""
+        """The frequency budget in occurrences, given the counts of words in clusters, 0 for others."""
         # No cluster can hold twice all occurrences, so any larger budget means the same.
         return max(1, math.ceil(min(self.frequency_budget, 2.0) * int(counts.sum())))
 
@@ -356,7 +428,7 @@ class SelfOrganizedSoftmax(nn.Module):
         if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
             return
         forwards = self.tally.unstepped()
-        if forwards >= max(2 * self.reorganize_every, 1000):
+        if forwards >= 1000 and forwards >= 2 * (self.reorganize_every if self.reorganize_every != "auto" else 1):
             self._reminded = True
             warnings.warn(
                 f"{forwards} training batches without a step(): the clusters stay random. Call head.step() after every "
@@ -378,9 +450,18 @@ class SelfOrganizedSoftmax(nn.Module):
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "updates"] = torch.tensor(self.updates)
+    def get_extra_state(self) -> Tensor:
+        """What a checkpoint holds beside parameters and buffers: the updates, and where the schedule is."""
+        held = self.updates, self.tally.targets(), int(self._choosing), *self.schedule.state
+        return torch.tensor(held, dtype=torch.int64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Takes back what `get_extra_state` gave; of a schedule of another kind only the updates."""
+        self.updates, targets, choosing, *schedule = state.tolist()
+        self.tally.set_targets(targets)
+        self._choosing = self._choosing and bool(choosing)
+        if len(schedule) == len(self.schedule.state):
+            self.schedule.state = tuple(schedule)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: Any, *others: Any
@@ -388,12 +469,6 @@ class SelfOrganizedSoftmax(nn.Module):
         # Checked first, so that a refused checkpoint leaves the layer unchanged.
         shape = (self.n_classes, self.n_clusters, self.in_features)
         kind = None if self.statistic is None else self.statistic.NAME
-        if reason := checks.why_unfit(state_dict, prefix, shape, self.partition.capacity, kind):
+        if reason := checks.why_unfit(state_dict, prefix, shape, self.partition, kind):
             raise RuntimeError(reason)
-        updates = state_dict.get(prefix + "updates")
-        if updates is not None:
-            self.updates = int(updates)
-        elif strict:
-            missing.append(prefix + "updates")
-        rest = {key: value for key, value in state_dict.items() if key != prefix + "updates"}
-        super()._load_from_state_dict(rest, prefix, metadata, strict, missing, *others)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)

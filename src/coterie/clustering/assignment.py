@@ -32,11 +32,11 @@ def assign(
 
     `score`: words (B,) → how well each cluster suits them, a new tensor (B, C). `counts` (V,) whole numbers. A cluster
     is closed once it holds `capacity` words or `budget` occurrences. `settled` (V,): the cluster of a word that must
-    keep its own, else -1; settled words are assigned first. Of equally frequent words the one with the lower number
+    keep its own, C if it stands alone, else -1; settled words are assigned first. Of equally frequent words the one with the lower number
     goes first; of equally good clusters it takes the one with the lower number.
     """
     cluster_of = torch.full_like(counts, -1) if settled is None else settled.clone()
-    placed = (cluster_of >= 0).nonzero().squeeze(1)
+    placed = ((cluster_of >= 0) & (cluster_of < n_clusters)).nonzero().squeeze(1)
     size = torch.bincount(cluster_of[placed], minlength=n_clusters)  # (C,)
     mass = torch.zeros_like(size).index_add_(0, cluster_of[placed], counts[placed])  # (C,)
     order = counts.argsort(descending=True, stable=True)

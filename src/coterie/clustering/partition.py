@@ -1,6 +1,8 @@
 """The partition of words into clusters, as index tensors.
 
-Shapes: V words, C clusters, S most words in a cluster.
+A word can also stand alone, as a cluster of one beside the others: then its cluster is C, one past the last.
+
+Shapes: V words, C clusters, N places for words that stand alone, S most words in a cluster.
 """
 
 import json
@@ -16,7 +18,7 @@ FORMAT = "coterie-partition"
 
 
 class Partition(nn.Module):
-    """Assigns every word to exactly one cluster.
+    """Assigns every word to exactly one cluster, or lets it stand alone (cluster C).
 
     It is a module without parameters, so that its buffers move with the layer and are part of its `state_dict`. Only
     `cluster_of` is saved; the other buffers are derived from it, so that a checkpoint cannot contradict itself.
@@ -26,13 +28,17 @@ class Partition(nn.Module):
     (tensor([0, 1, 1, 0, 1]), tensor([2, 3]), tensor([1, 2, 4]))
     """
 
-    cluster_of: Tensor  # (V,) the cluster of each word
-    words: Tensor  # (V,) the words sorted by cluster, ascending inside a cluster
-    offsets: Tensor  # (C + 1,) cluster c holds words[offsets[c]:offsets[c + 1]]
+    cluster_of: Tensor  # (V,) the cluster of each word; C: it stands alone
+    words: Tensor  # (V,) the words sorted by cluster, ascending inside a cluster; those that stand alone come last
+    offsets: Tensor  # (C + 2,) cluster c holds words[offsets[c]:offsets[c + 1]]; for c = C, the words that stand alone
     position: Tensor  # (V,) the index of each word in `words`
+    slots: Tensor  # (N,) the words that stand alone; in the places that are left, any word
+    root_sizes: Tensor  # (C + N,) the words in each column of the root: those of a cluster, then 1 or 0 for each slot
 
-    def __init__(self, cluster_of: Tensor | Sequence[int], n_clusters: int, capacity: int | None = None) -> None:
-        """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the size of the largest cluster)."""
+    def __init__(
+        self, cluster_of: Tensor | Sequence[int], n_clusters: int, capacity: int | None = None, n_own: int = 0
+    ) -> None:
+        """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the size of the largest cluster), `n_own` N."""
         super().__init__()
         cluster_of = torch.as_tensor(cluster_of)
         if cluster_of.ndim != 1 or cluster_of.numel() == 0 or cluster_of.is_floating_point():
@@ -41,16 +47,20 @@ class Partition(nn.Module):
                 f"got shape {tuple(cluster_of.shape)} of {cluster_of.dtype}"
             )
         cluster_of = cluster_of.to(torch.int64)
-        _check_range(cluster_of, n_clusters)
-        fullest = int(torch.bincount(cluster_of, minlength=n_clusters).max())
+        _check_range(cluster_of, n_clusters, n_own)
+        fullest = int(torch.bincount(cluster_of, minlength=n_clusters)[:n_clusters].max())
         self.n_words = cluster_of.numel()
-        self.n_clusters = n_clusters
+        self.n_clusters, self.n_own = n_clusters, n_own
         self.capacity = fullest if capacity is None else capacity
         if fullest > self.capacity:
             raise ValueError(f"a cluster holds {fullest} words, more than the capacity of {self.capacity}")
         device = cluster_of.device
         self.register_buffer("cluster_of", torch.zeros(self.n_words, dtype=torch.int64, device=device))
-        for name, length in (("words", self.n_words), ("offsets", n_clusters + 1), ("position", self.n_words)):
+        lengths = {
+            "words": self.n_words, "offsets": n_clusters + 2, "position": self.n_words, "slots": n_own,
+            "root_sizes": n_clusters + n_own,
+        }  # fmt: skip
+        for name, length in lengths.items():
             empty = torch.zeros(length, dtype=torch.int64, device=device)
             self.register_buffer(name, empty, persistent=False)
         self.assign_(cluster_of)
@@ -60,15 +70,29 @@ class Partition(nn.Module):
         """Assigns every word anew, in-place: captured CUDA graphs read the same memory. `cluster_of` (V,)."""
         # Read everything before writing: `cluster_of` may be this partition's own buffer.
         words = cluster_of.argsort(stable=True)
-        self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters).cumsum(0)
+        self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters + 1).cumsum(0)
         self.words.copy_(words)
         self.position[words] = torch.arange(self.n_words, device=words.device)
         self.cluster_of.copy_(cluster_of)
+        place = self.offsets[-2] + torch.arange(self.n_own, device=words.device)
+        self.slots.copy_(words[place.clamp(max=self.n_words - 1)])
+        self.root_sizes[: self.n_clusters] = self.sizes
+        self.root_sizes[self.n_clusters :] = place < self.n_words
 
     @property
     def sizes(self) -> Tensor:
         """The number of words in each cluster, (C,)."""
-        return self.offsets.diff()
+        return self.offsets[:-1].diff()
+
+    @property
+    def own(self) -> Tensor:
+        """The words that stand alone, ascending."""
+        return self.words[int(self.offsets[-2]) :]
+
+    def column(self, words: Tensor) -> Tensor:
+        """The column of the root in which each word is: its cluster's or, if it stands alone, its own; (...) → (...)"""
+        cluster = self.cluster_of[words]
+        return cluster + torch.where(cluster == self.n_clusters, self.position[words] - self.offsets[-2], 0)
 
     def members(self, cluster: int) -> Tensor:
         """The words of one cluster, ascending."""
@@ -79,18 +103,21 @@ class Partition(nn.Module):
 
     def to_lists(self) -> list[list[int]]:
         """The words of every cluster."""
-        return [part.tolist() for part in self.words.split(self.sizes.tolist())]
+        return [part.tolist() for part in self.words.split(self.offsets.diff().tolist())[:-1]]
 
     def extra_repr(self) -> str:
-        return f"n_words={self.n_words}, n_clusters={self.n_clusters}, capacity={self.capacity}"
+        return f"n_words={self.n_words}, n_clusters={self.n_clusters}, capacity={self.capacity}, n_own={self.n_own}"
 
     @classmethod
-    def from_lists(cls, clusters: Iterable[Iterable[int]], n_words: int | None = None) -> "Partition":
-        """Builds a partition from the words of each cluster, in which each word from 0 to V - 1 must occur once."""
-        lists = [[_whole(word, "a word") for word in cluster] for cluster in clusters]
+    def from_lists(
+        cls, clusters: Iterable[Iterable[int]], n_words: int | None = None, own: Iterable[int] = ()
+    ) -> "Partition":
+        """Builds a partition from the words of each cluster and those that stand alone (`own`); each word from 0 to
+        V - 1 must occur once."""
+        lists = [[_whole(word, "a word") for word in cluster] for cluster in (*clusters, own)]
         named = [word for cluster in lists for word in cluster]
         n_words = len(named) if n_words is None else n_words
-        if not lists or n_words == 0:
+        if len(lists) == 1 or n_words == 0:
             raise ValueError("a partition needs at least one cluster with at least one word; got none")
         cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
         for cluster, members in enumerate(lists):
@@ -101,7 +128,7 @@ class Partition(nn.Module):
                     raise ValueError(f"word {word} is in cluster {int(cluster_of[word])} and again in {cluster}")
                 cluster_of[word] = cluster
         _check_complete(cluster_of)
-        return cls(cluster_of, len(lists))
+        return cls(cluster_of, len(lists) - 1, n_own=len(lists[-1]))
 
     @classmethod
     def from_mapping(cls, clusters: Mapping[int, int], n_words: int | None = None) -> "Partition":
@@ -128,11 +155,18 @@ class Partition(nn.Module):
 
     def to_text(self, vocabulary: Sequence[str] | None = None) -> str:
         """The partition as JSON, one cluster per line: word ids, or the words themselves if a vocabulary is given."""
-        lists: list[list[Any]] = self.to_lists()
+        lists: list[list[Any]] = [*self.to_lists(), self.own.tolist()]
         if vocabulary is not None:
             _check_vocabulary(vocabulary, self.n_words)
             lists = [[vocabulary[word] for word in cluster] for cluster in lists]
-        head = {"format": FORMAT, "n_words": self.n_words, "n_clusters": self.n_clusters, "capacity": self.capacity}
+        head: dict[str, Any] = {
+            "format": FORMAT,
+            "n_words": self.n_words,
+            "n_clusters": self.n_clusters,
+            "capacity": self.capacity,
+        }
+        if own := lists.pop():
+            head["own"] = own
         rows = ",\n  ".join(json.dumps(cluster, ensure_ascii=False) for cluster in lists)
         return json.dumps(head)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
 
@@ -149,7 +183,10 @@ class Partition(nn.Module):
             raise ValueError(f'{path} is not a partition: expected JSON with "format": "{FORMAT}"')
         if missing := next((key for key in ("clusters", "n_words", "capacity") if key not in content), None):
             raise ValueError(f"{path} is not a partition: it lacks {missing!r}")
+        # The words that stand alone, if there are any, are one more list.
         clusters = content["clusters"]
+        if isinstance(clusters, list):
+            clusters = [*clusters, content.get("own", [])]
         if not (isinstance(clusters, list) and all(isinstance(cluster, list) for cluster in clusters)):
             raise ValueError(f"{path} is not a partition: its clusters must be lists of words")
         if not (isinstance(content["n_words"], int) and isinstance(content["capacity"], int)):
@@ -167,7 +204,7 @@ class Partition(nn.Module):
                 stranger = strangers[0]
                 raise ValueError(f"{path} is of another vocabulary: it names {stranger!r}, which the given one lacks")
             clusters = [[ids[word] for word in cluster] for cluster in clusters]
-        partition = cls.from_lists(clusters, content["n_words"])
+        partition = cls.from_lists(clusters[:-1], content["n_words"], clusters[-1])
         partition.capacity = max(partition.capacity, content["capacity"])
         return partition
 
@@ -189,16 +226,22 @@ class Partition(nn.Module):
             self.assign_(self.cluster_of)
 
 
-def random_partition(counts: Tensor, n_clusters: int, capacity: int, budget: int) -> Partition:
+def random_partition(
+    counts: Tensor, n_clusters: int, capacity: int, budget: int, own: Sequence[int] | Tensor = (), n_own: int = 0
+) -> Partition:
     """A random partition that respects capacity and budget: what Algorithm 1 finds for random preferences.
 
     In descending frequency, words are dealt one each to all clusters that are still open, in random order.
-    `counts` (V,); `budget`: a cluster that holds this many occurrences takes no more words.
+    `counts` (V,); `budget`: a cluster that holds this many occurrences takes no more words; `own`: words that stand
+    alone, at most `n_own`.
     """
     order = counts.argsort(descending=True, stable=True)  # (V,)
+    cluster_of = torch.full_like(order, -1)
+    if len(own):
+        cluster_of[own] = n_clusters
+        order = order[cluster_of[order] < 0]
     size = torch.zeros(n_clusters, dtype=torch.int64, device=counts.device)
     mass = torch.zeros_like(size)
-    cluster_of = torch.empty_like(order)
     dealt = 0
     while dealt < order.numel():
         is_open = ((size < capacity) & (mass < budget)).nonzero().squeeze(1)
@@ -211,7 +254,7 @@ def random_partition(counts: Tensor, n_clusters: int, capacity: int, budget: int
         size[clusters] += 1
         mass[clusters] += counts[words]
         dealt += words.numel()
-    return Partition(cluster_of, n_clusters, capacity)
+    return Partition(cluster_of, n_clusters, capacity, n_own)
 
 
 def no_room(left: int, n_clusters: int, capacity: int, budget: int) -> ValueError:
@@ -230,10 +273,12 @@ def _whole(value: Any, what: str) -> int:
         raise ValueError(f"{what} must be a whole number; got {value!r}") from None
 
 
-def _check_range(cluster_of: Tensor, n_clusters: int) -> None:
+def _check_range(cluster_of: Tensor, n_clusters: int, n_own: int) -> None:
     low, high = int(cluster_of.min()), int(cluster_of.max())
-    if low < 0 or high >= n_clusters:
+    if low < 0 or high >= n_clusters + bool(n_own):
         raise ValueError(f"words are assigned to clusters {low} to {high}; there are {n_clusters}, from 0")
+    if (alone := int((cluster_of == n_clusters).sum())) > n_own:
+        raise ValueError(f"{alone} words stand alone; there is room for n_own = {n_own}")
 
 
 def _check_complete(cluster_of: Tensor) -> None:

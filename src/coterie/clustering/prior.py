@@ -49,6 +49,20 @@ def log_frequency(counts: Tensor) -> Tensor:
 
 
 def log_mass(counts: Tensor, cluster_of: Tensor, n_clusters: int) -> Tensor:
-    """log of each cluster's share of all occurrences, times C: (V,), (V,) → (C,) float32."""
-    mass = torch.ones(n_clusters, dtype=torch.int64, device=counts.device).index_add_(0, cluster_of, counts)
-    return (mass.double() * n_clusters / mass.sum()).log().float()
+    """log of each cluster's share of all occurrences, times C: (V,), (V,) → (C,) float32.
+
+    Words that stand alone (cluster C) are part of no cluster.
+    """
+    mass = torch.ones(n_clusters + 1, dtype=torch.int64, device=counts.device).index_add_(0, cluster_of, counts)
+    return _times_clusters(mass[:-1], counts, cluster_of, n_clusters)
+
+
+def log_mass_alone(counts: Tensor, cluster_of: Tensor, n_clusters: int) -> Tensor:
+    """The same for each word as if it stood alone, (V,): initial biases that compete with those of the clusters."""
+    return _times_clusters(counts + 1, counts, cluster_of, n_clusters)
+
+
+def _times_clusters(mass: Tensor, counts: Tensor, cluster_of: Tensor, n_clusters: int) -> Tensor:
+    # Every column of the root counts as having occurred once more, or one never seen would be impossible.
+    total = counts.sum() + n_clusters + (cluster_of == n_clusters).sum()
+    return (mass.double() * n_clusters / total).log().float()

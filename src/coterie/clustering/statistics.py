@@ -70,7 +70,8 @@ class Statistic(ExactBuffers):
         """
         sample = sample.to(torch.float32)
         order, place, target = grouping.order, grouping.place, grouping.word
-        used = place < counts.numel()  # (T,) in order
+        # Words that stand alone belong to no cluster, and have nothing to remember.
+        used = torch.arange(place.numel(), device=place.device) < grouping.starts[-2]  # (T,) in order
         # Each distinct word is a run of tokens; `run` numbers the runs in order, at most T of them.
         starts = torch.ones_like(used)
         starts[1:] = place[1:] != place[:-1]
@@ -85,6 +86,11 @@ class Statistic(ExactBuffers):
         change = share[:, None] * (mean - self.total[at])
         self.total.index_add_(0, at, torch.where(taken[:, None], change, 0.0))
         self.weight.index_add_(0, at, torch.where(taken, share * (1 - self.weight[at]), 0.0))
+
+    def forget(self, words: Tensor) -> None:
+        """Treats words as never seen."""
+        self.weight[words] = 0
+        self.total[words] = 0
 
     def mean(self, words: Tensor) -> Tensor:
         """The means of words, (B,) → (B, K); zero for a word never seen."""

@@ -28,7 +28,7 @@ def prepare(target: Tensor, partition: Partition, ignore_index: int, tally: Tens
 
 
 def _group(tally: Tensor, target: Tensor, position: Tensor, offsets: Tensor, ignore_index: int) -> Tensor:
-    """The table of a `Grouping`, (3 T + C + 1,), for targets (T,)."""
+    """The table of a `Grouping`, (3 T + C + 2,), for targets (T,)."""
     target, n_tokens, n_starts = target.contiguous(), target.shape[0], offsets.shape[0]
     table = torch.empty(3 * n_tokens + n_starts, dtype=torch.int64, device=target.device)
     if n_tokens == 0:
@@ -61,7 +61,7 @@ def rank(place: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _order(place: Tensor, offsets: Tensor, table: Tensor) -> None:
-    """Writes the order and the sorted places, both (T,), and starts (C + 1,) to the beginning of the table."""
+    """Writes the order and the sorted places, both (T,), and starts (C + 2,) to the beginning of the table."""
     n_tokens, n_starts = place.shape[0], offsets.shape[0]
     if n_tokens > LIMIT:
         ordered, order = place.long().sort(stable=True)

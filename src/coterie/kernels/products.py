@@ -59,7 +59,7 @@ def logits(
     """Writes h_w · U^V + b of the words of each token's cluster to `out`, tokens sorted.
 
     `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32. It writes the words of the cluster and
-    the rest of their last tile, and nothing for ignored tokens. It sets the last number of `totals` to zero, as a
+    the rest of their last tile, and nothing for tokens without a cluster. It sets the last number of `totals` to zero, as a
     counter for the next kernel.
     """
     n_tokens, width = hidden.shape
@@ -74,7 +74,7 @@ def grad_hidden(
     grad_logits: Tensor, weight: Tensor, table: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
     add: bool,
 ) -> None:  # fmt: skip
-    """Writes the gradient of h_w to `out` (T, D), zeros for ignored tokens; adds it to `out` instead if `add`.
+    """Writes the gradient of h_w to `out` (T, D), zeros for tokens without a cluster; adds it to `out` instead if `add`.
 
     `grad_logits` (T, padded S), tokens sorted, zero after the cluster's words; `weight` (V, D).
     """
@@ -88,22 +88,24 @@ def grad_hidden(
 
 
 def grad_weight(
-    grad_logits: Tensor, hidden: Tensor, grad_cluster_logits: Tensor, table: Tensor, words: Tensor, offsets: Tensor,
+    grad_logits: Tensor, hidden: Tensor, grad_root_logits: Tensor, table: Tensor, words: Tensor, offsets: Tensor,
     out: Tensor, out_bias: Tensor | None, out_cluster_bias: Tensor | None,
 ) -> None:  # fmt: skip
-    """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,), every row once, even if zero.
+    """Writes the gradients of `weight` to `out` (V, D) and of `bias` to `out_bias` (V,), every row once, even if zero,
+    but for the rows of words that stand alone.
 
     `grad_logits` (T, padded S), tokens sorted, zero after the cluster's words; `hidden` (T, D).
-    To save a launch, it also writes the gradient of the cluster bias to `out_cluster_bias` (C,): the sum of
-    `grad_cluster_logits` (T, C), contiguous, over the tokens.
+    To save a launch, it also writes the gradients of the root's biases, to `out_cluster_bias` (C,) and to the places of
+    words that stand alone in `out_bias`: the sums of `grad_root_logits` (T, C + N), contiguous, over the tokens.
     """
-    (n_tokens, width), n_clusters = hidden.shape, offsets.shape[0] - 1
+    (n_tokens, width), n_clusters = hidden.shape, offsets.shape[0] - 2
+    n_columns = grad_root_logits.shape[1]
     constants = _constants(GRAD_WEIGHT, width)
     word_tiles = n_tiles(grad_logits.shape[1], GRAD_WEIGHT.words)
-    sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_clusters, SUM_CLUSTERS)
+    sum_tiles = 0 if out_cluster_bias is None else n_tiles(n_columns, SUM_CLUSTERS)
     _grad_weight[(sum_tiles + CROWDED + n_clusters * word_tiles,)](
-        grad_logits, hidden, grad_cluster_logits, table, words, offsets, out, out_bias, out_cluster_bias,
-        n_tokens,
+        grad_logits, hidden, grad_root_logits, table, words, offsets, out, out_bias, out_cluster_bias,
+        n_tokens, N_COLUMNS=n_columns,
         GRAD_STRIDE=grad_logits.stride(0), HIDDEN_STRIDE=hidden.stride(0), OUT_STRIDE=out.stride(0), D=width,
         WORD_TILES=word_tiles, COLUMN_TILES=n_tiles(width, constants["BLOCK_D"]), SUM_TILES=sum_tiles,
         CROWDED=CROWDED, SUM_T=SUM_TOKENS, SUM_C=SUM_CLUSTERS, **constants, **_clusters(offsets),
@@ -111,12 +113,13 @@ def grad_weight(
 
 
 def _slots(n_tokens: int, offsets: Tensor, tiles: Tiles) -> int:
-    """The most slots possible, including those of the ignored tokens, which follow the last cluster."""
-    return n_tokens // tiles.tokens + offsets.shape[0]
+    """The most slots possible, including those of the tokens that follow the last cluster's: their targets stand alone,
+    or they are ignored."""
+    return n_tokens // tiles.tokens + offsets.shape[0] - 1
 
 
 def _clusters(offsets: Tensor) -> dict[str, int]:
-    return {"N_CLUSTERS": offsets.shape[0] - 1, "BLOCK_C": min(BLOCK_CLUSTERS, power_of_two(offsets.shape[0]))}
+    return {"N_CLUSTERS": offsets.shape[0] - 2, "BLOCK_C": min(BLOCK_CLUSTERS, power_of_two(offsets.shape[0]))}
 
 
 def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def _constants(tiles: Tiles, width: int) -> dict[str, Any]:
 
 @triton.jit
 def _find_tile(table, n_tokens, N_CLUSTERS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
-    """This program's cluster (C for ignored tokens), its first token and the end of the cluster's tokens."""
+    """This program's cluster (C for tokens without one), its first token and the end of the cluster's tokens."""
     slot, starts = tl.program_id(0), table + 2 * n_tokens
     begun = 0
     for first in range(0, N_CLUSTERS + 1, BLOCK_C):
@@ -189,7 +192,7 @@ def _grad_hidden(
     cluster, first_token, end = _find_tile(table, n_tokens, N_CLUSTERS, BLOCK_T, BLOCK_C)
     if first_token >= end:
         return
-    # Ignored tokens follow the last cluster: they have no words, and so get zeros.
+    # Tokens without a cluster follow the last one's: they have no words here, and so get zeros.
     inside = cluster < N_CLUSTERS
     offset = tl.load(offsets + cluster)
     size = tl.load(offsets + cluster + 1, mask=inside, other=0) - offset
@@ -217,19 +220,30 @@ def _grad_hidden(
 
 @triton.jit
 def _grad_weight(
-    grad_logits, hidden, grad_cluster_logits, table, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
-    GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    grad_logits, hidden, grad_root_logits, table, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
+    N_COLUMNS: tl.constexpr, GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     WORD_TILES: tl.constexpr, COLUMN_TILES: tl.constexpr, SUM_TILES: tl.constexpr,
     CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
     N_CLUSTERS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The longest programs come first: sums over all tokens for the cluster bias; then CROWDED programs that share the
+    """The longest programs come first: sums over all tokens for the root's biases; then CROWDED programs that share the
     clusters with many tokens, tile by tile; then one program per tile of words of the other clusters."""
     program, order, starts = tl.program_id(0), table, table + 2 * n_tokens
     if out_cluster_bias is not None:
         if program < SUM_TILES:
-            _sum_columns(grad_cluster_logits, out_cluster_bias, n_tokens, N_CLUSTERS, SUM_T, SUM_C)
+            _sum_columns(
+                grad_root_logits,
+                out_cluster_bias,
+                out_bias,
+                words,
+                offsets,
+                n_tokens,
+                N_CLUSTERS,
+                N_COLUMNS,
+                SUM_T,
+                SUM_C,
+            )
             return
         program -= SUM_TILES
     if program < CROWDED:
@@ -308,12 +322,20 @@ def _crowded_tile(
 
 
 @triton.jit
-def _sum_columns(x, out, n_rows, n_columns, SUM_T: tl.constexpr, SUM_C: tl.constexpr):
+def _sum_columns(
+    x, out_cluster, out_word, words, offsets, n_rows, N_CLUSTERS: tl.constexpr, N_COLUMNS: tl.constexpr,
+    SUM_T: tl.constexpr, SUM_C: tl.constexpr,
+):  # fmt: skip
     """Sums SUM_C columns of x (rows, columns), contiguous; program 0 has the first ones."""
     c = tl.program_id(0) * SUM_C + tl.arange(0, SUM_C)
     sums = tl.zeros((SUM_T, SUM_C), tl.float32)
     for first in tl.range(0, n_rows, SUM_T, num_stages=4):
         i = (first + tl.arange(0, SUM_T))[:, None]
-        mask = (i < n_rows) & (c < n_columns)[None, :]
-        sums += tl.load(x + i.to(tl.int64) * n_columns + c[None, :], mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + c, tl.sum(sums, 0), mask=c < n_columns)
+        mask = (i < n_rows) & (c < N_COLUMNS)[None, :]
+        sums += tl.load(x + i.to(tl.int64) * N_COLUMNS + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    total = tl.sum(sums, 0)
+    tl.store(out_cluster + c, total, mask=c < N_CLUSTERS)
+    if out_word is not None:
+        at = tl.load(offsets + N_CLUSTERS) + c - N_CLUSTERS
+        alone = (c >= N_CLUSTERS) & (at < tl.load(offsets + N_CLUSTERS + 1))
+        tl.store(out_word + tl.load(words + at, mask=alone, other=0), total, mask=alone)

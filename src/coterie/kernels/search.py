@@ -3,7 +3,9 @@
 Each function is one launch, and none synchronises, which would take longer than most of the kernels. A cluster's logits
 fit into the registers of one program, so they are read once and their softmax stays there.
 
-Shapes: T rows, D width, V words, C clusters, S most words in a cluster; Q questions of B rows (hypotheses) each, and P
+The words that stand alone are one more cluster here, the last, with the logits that they have in the root (`collapse`).
+
+Shapes: T rows, D width, V words, C clusters, R columns of the root, S most words in a cluster; Q questions of B rows (hypotheses) each, and P
 pairs of a hypothesis and a cluster per question.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
@@ -23,35 +25,50 @@ MANY = 128  # rows and words of a tile for more rows
 PROGRAMS, MOST_EACH = 4096, 16  # with more programs than this, each takes several clusters, up to MOST_EACH
 
 
-def fits(capacity: int, n_clusters: int) -> bool:
-    """Whether the kernels can search C clusters of up to S words."""
-    return max(capacity, n_clusters) <= LARGEST
+def fits(capacity: int, n_columns: int) -> bool:
+    """Whether the kernels can search clusters of up to S words and R columns of the root."""
+    return max(capacity, n_columns) <= LARGEST
 
 
-def shares(logits: Tensor, offsets: Tensor) -> Tensor:
-    """log P(c|h), -inf for empty clusters: (T, C) → (T, C) float32; `offsets` (C + 1,) are the partition's."""
+def shares(logits: Tensor, root_sizes: Tensor) -> Tensor:
+    """log P of the root's columns, -inf for empty ones: (T, R) → (T, R) float32; `root_sizes` (R,) is the partition's."""
     logits = dense_rows(logits)
-    n_rows, n_clusters = logits.shape
-    out = torch.empty(n_rows, n_clusters, dtype=torch.float32, device=logits.device)
-    if n_rows:
-        block = power_of_two(n_clusters)
+    out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    if out.numel():
+        block = power_of_two(logits.shape[1])
         with torch.cuda.device_of(logits):
-            _shares[(n_rows,)](
-                logits, logits.stride(0), offsets, out, n_clusters, BLOCK_C=block, num_warps=4 if block <= 1024 else 8
-            )
+            _shares[(logits.shape[0],)](
+                logits, logits.stride(0), root_sizes, out, logits.shape[1],
+                BLOCK_C=block, num_warps=4 if block <= 1024 else 8,
+            )  # fmt: skip
+    return out
+
+
+def collapse(root: Tensor, root_sizes: Tensor, n_clusters: int) -> Tensor:
+    """The logits of the root's columns with those of the words that stand alone summed up: (T, R) → (T, C + 1) float32."""
+    root = dense_rows(root)
+    (n_rows, n_columns), n_own = root.shape, root.shape[1] - n_clusters
+    out = torch.empty(n_rows, n_clusters + 1, dtype=torch.float32, device=root.device)
+    if n_rows:
+        blocks = power_of_two(n_clusters), power_of_two(n_own)
+        with torch.cuda.device_of(root):
+            _collapse[(n_rows,)](
+                root, root.stride(0), root_sizes, out, n_clusters, n_columns, BLOCK_C=blocks[0], BLOCK_N=blocks[1],
+                num_warps=4 if max(blocks) <= 1024 else 8,
+            )  # fmt: skip
     return out
 
 
 def logits_in_order(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, cluster_of: Tensor, log_cluster: Tensor,
-    bar: Tensor | None,
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, cluster_of: Tensor, offsets: Tensor,
+    root: Tensor, log_cluster: Tensor, bar: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """The logits of all words, in the partition's order: (T, D), (V, D) → (T, V) float32.
 
-    `log_cluster` (T, C), `bar` (T,): words whose cluster is below every row's bar are skipped; their values are
-    undefined.
+    `root` (T, R): the words that stand alone have theirs from there. `log_cluster` (T, C + 1), `bar` (T,): words whose
+    cluster is below every row's bar are skipped; their values are undefined.
     """
-    hidden, weight = dense_rows(hidden), dense_rows(weight)
+    hidden, weight, root = dense_rows(hidden), dense_rows(weight), dense_rows(root)
     (n_rows, width), n_words = hidden.shape, weight.shape[0]
     out = torch.empty(n_rows, n_words, dtype=torch.float32, device=hidden.device)
     if n_rows:
@@ -62,9 +79,9 @@ def logits_in_order(
         row_tiles = n_tiles(n_rows, tile)
         with torch.cuda.device_of(hidden):
             _logits_in_order[(row_tiles * n_tiles(n_words, block),)](
-                hidden, hidden.stride(0), weight, weight.stride(0), bias, words, cluster_of, log_cluster,
-                log_cluster.stride(0), bar, out, n_rows, n_words, row_tiles,
-                D=width, BLOCK_T=tile, BLOCK_W=block, BLOCK_D=COLUMNS,
+                hidden, hidden.stride(0), weight, weight.stride(0), bias, words, cluster_of, offsets,
+                root, root.stride(0), log_cluster, log_cluster.stride(0), bar, out, n_rows, n_words, row_tiles,
+                N_CLUSTERS=offsets.shape[0] - 2, D=width, BLOCK_T=tile, BLOCK_W=block, BLOCK_D=COLUMNS,
                 num_warps=8 if many else 4, num_stages=3 if many else 4,
             )  # fmt: skip
     return out
@@ -147,19 +164,39 @@ def _clusters(logits, offsets, n_clusters, BLOCK_C: tl.constexpr):
 
 
 @triton.jit
-def _shares(logits, row_stride, offsets, out, n_clusters, BLOCK_C: tl.constexpr):
+def _shares(logits, row_stride, root_sizes, out, n_columns, BLOCK_C: tl.constexpr):
     """One program per row."""
     row = tl.program_id(0).to(tl.int64)
-    x, log_total = _clusters(logits + row * row_stride, offsets, n_clusters, BLOCK_C)
     c = tl.arange(0, BLOCK_C)
-    tl.store(out + row * n_clusters + c, x - log_total, mask=c < n_clusters)
+    filled = tl.load(root_sizes + c, mask=c < n_columns, other=0) > 0
+    x = tl.load(logits + row * row_stride + c, mask=filled, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, 0)
+    log_total = top + tl.log(tl.sum(tl.exp(x - top), 0))
+    tl.store(out + row * n_columns + c, x - log_total, mask=c < n_columns)
+
+
+@triton.jit
+def _collapse(
+    root, row_stride, root_sizes, out, n_clusters, n_columns, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """One program per row."""
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK_C)
+    x = tl.load(root + row * row_stride + c, mask=c < n_clusters, other=0.0).to(tl.float32)
+    tl.store(out + row * (n_clusters + 1) + c, x, mask=c < n_clusters)
+    n = n_clusters + tl.arange(0, BLOCK_N)
+    filled = tl.load(root_sizes + n, mask=n < n_columns, other=0) > 0
+    y = tl.load(root + row * row_stride + n, mask=filled, other=-float("inf")).to(tl.float32)
+    top = tl.max(y, 0)
+    top = tl.where(top == -float("inf"), 0.0, top)  # without such words, -inf minus -inf would be NaN
+    tl.store(out + row * (n_clusters + 1) + n_clusters, top + tl.log(tl.sum(tl.exp(y - top), 0)))
 
 
 @triton.jit
 def _logits_in_order(
-    hidden, hidden_stride, weight, weight_stride, bias, words, cluster_of, log_cluster, cluster_stride, bar, out,
-    n_rows, n_words, row_tiles,
-    D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
+    hidden, hidden_stride, weight, weight_stride, bias, words, cluster_of, offsets, root, root_stride,
+    log_cluster, cluster_stride, bar, out, n_rows, n_words, row_tiles,
+    N_CLUSTERS: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of rows and tile of words; programs that share words are neighbours, for the cache."""
     i = (tl.program_id(0) % row_tiles) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -183,7 +220,10 @@ def _logits_in_order(
         acc = tl.dot(w, tl.trans(h), acc, input_precision="ieee")
     if bias is not None:
         acc += tl.load(bias + word, mask=j < n_words, other=0.0).to(tl.float32)[:, None]
-    tl.store(out + row[None, :] * n_words + j[:, None], acc, mask=there)
+    column = j - tl.load(offsets + N_CLUSTERS) + N_CLUSTERS
+    alone = there & (column >= N_CLUSTERS)[:, None]
+    in_root = tl.load(root + row[None, :] * root_stride + column[:, None], mask=alone, other=0.0).to(tl.float32)
+    tl.store(out + row[None, :] * n_words + j[:, None], tl.where(alone, in_root, acc), mask=there)
 
 
 @triton.jit

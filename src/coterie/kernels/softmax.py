@@ -1,8 +1,9 @@
 """The softmax of both levels with the loss of the batch, and its gradient; each program has a few tokens.
 
-`table` is that of `coterie.loss.grouping.Grouping`.
+`table` is that of `coterie.loss.grouping.Grouping`, `root_sizes` that of `coterie.clustering.partition.Partition`.
 
-Shapes: T tokens, C clusters, S most words in a cluster.
+Shapes: T tokens, V words, C clusters, R columns of the root (clusters, then words that stand alone), S most words in a
+cluster.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
@@ -22,43 +23,42 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # initial value of a maximum; fin
 
 
 def forward(
-    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, table: Tensor,
-    cluster_of: Tensor, offsets: Tensor, output: Tensor, even: Tensor, loss: Tensor, saved: Tensor,
-    sums: Tensor, tally: Tensor,
+    root_logits: Tensor, shift: Tensor, logits: Tensor, table: Tensor, cluster_of: Tensor, offsets: Tensor,
+    root_sizes: Tensor, output: Tensor, even: Tensor, loss: Tensor, saved: Tensor, sums: Tensor, tally: Tensor,
 ) -> None:  # fmt: skip
-    """Writes log P of the targets to `output` (T,), its mean over clusters and words to `even` (T,) and the mean loss
-    to `loss` (); adds the batch to `sums` (3,) and `tally` (4,).
+    """Writes log P of the targets to `output` (T,), its mean over all words' columns and the words of the target's
+    cluster to `even` (T,) and the mean loss to `loss` (); adds the batch to `sums` (3,) and `tally` (5,).
 
-    `cluster_logits` (T, C) without `cluster_bias` and `prior` (C,); `logits` (T, padded S), tokens sorted. `saved`
-    (4 T + 1): log Z of both levels, sorted; log P(c|h) and log P(w|c, h); and a zero, to count programs.
+    `root_logits` (T, R) without the biases `shift` (R,); `logits` (T, padded S), tokens sorted. `saved` (4 T + 1):
+    log Z of both levels, sorted; log P of the target's column and log P(w|c, h); and a zero, to count programs.
     """
-    n_tokens, n_clusters = cluster_logits.shape
+    n_tokens, n_columns = root_logits.shape
     _forward[(n_tiles(n_tokens, ROWS),)](
-        cluster_logits, cluster_bias, prior, logits, table, cluster_of, offsets, output, even, loss, saved, sums, tally,
+        root_logits, shift, logits, table, cluster_of, offsets, root_sizes, output, even, loss, saved, sums, tally,
         n_tokens,
-        N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], ROWS=ROWS, BLOCK_C=_block(n_clusters),
-        BLOCK_S=_block(logits.shape[1]), SUMMED=SUMMED, num_warps=NUM_WARPS,
+        N_CLUSTERS=offsets.shape[0] - 2, N_COLUMNS=n_columns, N_WORDS=cluster_of.shape[0], STRIDE=logits.shape[1],
+        ROWS=ROWS, BLOCK_C=_block(n_columns), BLOCK_S=_block(logits.shape[1]), SUMMED=SUMMED, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
 def backward(
     grad_output: Tensor | None, grad_even: Tensor | None, grad_loss: Tensor | None,
-    cluster_logits: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, logits: Tensor, saved: Tensor,
-    table: Tensor, cluster_of: Tensor, offsets: Tensor, out_cluster: Tensor, out_word: Tensor,
+    root_logits: Tensor, shift: Tensor, logits: Tensor, saved: Tensor,
+    table: Tensor, cluster_of: Tensor, offsets: Tensor, root_sizes: Tensor, out_root: Tensor, out_word: Tensor,
 ) -> None:  # fmt: skip
     """Writes the gradients of both levels' logits, given those of `forward`'s three results, None for zero.
 
-    `out_cluster` (T, C), zero for ignored tokens and empty clusters; `out_word` (T, padded S), tokens sorted, zero from
+    `out_root` (T, R), zero for ignored tokens and empty columns; `out_word` (T, padded S), tokens sorted, zero from
     the cluster's last word to the end of its tile, and not written after that.
     """
-    n_tokens, n_clusters = cluster_logits.shape
+    n_tokens, n_columns = root_logits.shape
     _backward[(n_tiles(n_tokens, ROWS),)](
-        grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
-        table, cluster_of, offsets, out_cluster, out_word, n_tokens,
+        grad_output, grad_even, grad_loss, root_logits, shift, logits, saved,
+        table, cluster_of, offsets, root_sizes, out_root, out_word, n_tokens,
         OUTPUT_STRIDE=0 if grad_output is None else grad_output.stride(0),
         EVEN_STRIDE=0 if grad_even is None else grad_even.stride(0),
-        N_CLUSTERS=n_clusters, STRIDE=logits.shape[1], TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_clusters),
-        BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
+        N_CLUSTERS=offsets.shape[0] - 2, N_COLUMNS=n_columns, N_WORDS=cluster_of.shape[0], STRIDE=logits.shape[1],
+        TILE=PADDING, ROWS=ROWS, BLOCK_C=_block(n_columns), BLOCK_S=_block(logits.shape[1]), num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -69,8 +69,9 @@ def _block(columns: int) -> int:
 @triton.jit
 def _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS: tl.constexpr, ROWS: tl.constexpr):
     """For ROWS tokens: the indices in sorted order, whether they are in range, the indices in the batch, whether they
-    are used, the target's cluster, the number of its words, and the index of the target among them."""
-    order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_CLUSTERS + 1
+    are used, the target's column in the root, the number of words in its cluster (0 if it stands alone), and the index
+    of the target among them."""
+    order, place, target = table, table + n_tokens, table + 2 * n_tokens + N_CLUSTERS + 2
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = i < n_tokens
     token = tl.load(order + i, mask=inside, other=0)
@@ -80,14 +81,9 @@ def _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS: tl.constexpr, ROWS: 
     offset = tl.load(offsets + cluster, mask=used, other=0)
     size = tl.load(offsets + cluster + 1, mask=used, other=0) - offset
     own = tl.load(place + i, mask=used, other=0) - offset
-    return i, inside, token, used, cluster, size.to(tl.int32), own.to(tl.int32)
-
-
-@triton.jit
-def _filled(offsets, c, n_clusters):
-    """Whether clusters are not empty."""
-    inside = c < n_clusters
-    return tl.load(offsets + c + 1, mask=inside, other=0) > tl.load(offsets + c, mask=inside, other=0)
+    alone = cluster == N_CLUSTERS
+    column = tl.where(alone, cluster + own, cluster)
+    return i, inside, token, used, column, tl.where(alone, 0, size).to(tl.int32), own.to(tl.int32)
 
 
 @triton.jit
@@ -99,89 +95,78 @@ def _load_words(at, j, size):
 
 
 @triton.jit
-def _accumulate(x, counts, high, total, plain):
-    """Updates the maximum, the sum of exp(x - maximum) and the sum of x, (R,) each, with a block of logits (R, B)."""
+def _accumulate(x, high, total):
+    """Updates the maximum and the sum of exp(x - maximum), (R,) both, with a block of logits (R, B)."""
     higher = tl.maximum(high, tl.max(x, 1))
-    total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
-    return higher, total, plain + tl.sum(tl.where(counts, x, 0.0), 1)
+    return higher, total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
 
 
 @triton.jit
-def _cluster_block(rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS: tl.constexpr):
-    """A block of logits (R, B), -inf where a token is left out or a cluster empty; where neither is; who is filled."""
-    filled = _filled(offsets, c, N_CLUSTERS)
-    counts = used[:, None] & filled[None, :]
+def _root_block(rows, shift, root_sizes, c, used, N_COLUMNS: tl.constexpr):
+    """A block of logits (R, B), -inf where a token is left out or a column empty; where neither is; the columns' sizes."""
+    size = tl.load(root_sizes + c, mask=c < N_COLUMNS, other=0)
+    counts = used[:, None] & (size > 0)[None, :]
     x = tl.load(rows[:, None] + c[None, :], mask=counts, other=float("-inf")).to(tl.float32)
-    return x + _shift(cluster_bias, prior, c, filled)[None, :], counts, filled
-
-
-@triton.jit
-def _shift(cluster_bias, prior, c, mask):
-    """What the logits of clusters c begin with."""
-    shift = tl.zeros(c.shape, tl.float32)
-    if cluster_bias is not None:
-        shift += tl.load(cluster_bias + c, mask=mask, other=0.0).to(tl.float32)
-    if prior is not None:
-        shift += tl.load(prior + c, mask=mask, other=0.0)
-    return shift
+    return x + tl.load(shift + c, mask=size > 0, other=0.0)[None, :], counts, size.to(tl.float32)
 
 
 @triton.jit
 def _forward(
-    cluster_logits, cluster_bias, prior, logits, table, cluster_of, offsets, output, even, loss, saved, sums, tally,
+    root_logits, shift, logits, table, cluster_of, offsets, root_sizes, output, even, loss, saved, sums, tally,
     n_tokens,
-    N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
-    SUMMED: tl.constexpr,
+    N_CLUSTERS: tl.constexpr, N_COLUMNS: tl.constexpr, N_WORDS: tl.constexpr, STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
-    i, inside, token, used, cluster, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
+    i, inside, token, used, column, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
 
-    rows = cluster_logits + token * N_CLUSTERS
+    rows = root_logits + token * N_COLUMNS
     high = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     plain = tl.zeros((ROWS,), tl.float32)
-    n_filled = 0
-    for first in range(0, N_CLUSTERS, BLOCK_C):
-        c = first + tl.arange(0, BLOCK_C)
-        x, counts, filled = _cluster_block(rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS)
-        high, total, plain = _accumulate(x, counts, high, total, plain)
-        n_filled += tl.sum(filled.to(tl.int32), 0)
+    for first in range(0, N_COLUMNS, BLOCK_C):
+        x, counts, words = _root_block(
+            rows, shift, root_sizes, first + tl.arange(0, BLOCK_C), used, N_COLUMNS
+        )  # fmt: skip
+        high, total = _accumulate(x, high, total)
+        plain += tl.sum(tl.where(counts, x, 0.0) * words[None, :], 1)
     log_total = high + tl.log(tl.where(used, total, 1.0))
-    own_logit = tl.load(rows + cluster, mask=used, other=0.0).to(tl.float32)
-    log_cluster = own_logit + _shift(cluster_bias, prior, cluster, used) - log_total
-    mean = plain / n_filled - log_total
+    own_logit = tl.load(rows + column, mask=used, other=0.0).to(tl.float32)
+    log_column = own_logit + tl.load(shift + column, mask=used, other=0.0) - log_total
+    mean = plain / N_WORDS - log_total
     tl.store(saved + i, log_total, mask=used)
 
     rows = logits + i.to(tl.int64) * STRIDE
     high = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     plain = tl.zeros((ROWS,), tl.float32)
+    clustered = size > 0
     for first in range(0, tl.max(size, 0), BLOCK_S):
         j = first + tl.arange(0, BLOCK_S)
-        counts = j[None, :] < size[:, None]
         x = _load_words(rows[:, None] + j[None, :], j, size)
-        high, total, plain = _accumulate(x, counts, high, total, plain)
-    log_total = high + tl.log(tl.where(used, total, 1.0))
-    log_word = tl.load(rows + own, mask=used, other=0.0) - log_total
-    mean += plain / tl.maximum(size, 1) - log_total
-    tl.store(saved + n_tokens + i, log_total, mask=used)
+        high, total = _accumulate(x, high, total)
+        plain += tl.sum(tl.where(j[None, :] < size[:, None], x, 0.0), 1)
+    log_total = high + tl.log(tl.where(clustered, total, 1.0))
+    log_word = tl.load(rows + own, mask=clustered, other=0.0) - log_total
+    mean += tl.where(clustered, plain / tl.maximum(size, 1) - log_total, 0.0)
+    tl.store(saved + n_tokens + i, log_total, mask=clustered)
 
-    log_cluster = tl.where(used, log_cluster, 0.0)
-    log_word = tl.where(used, log_word, 0.0)
-    tl.store(output + token, log_cluster + log_word, mask=inside)
+    log_column = tl.where(used, log_column, 0.0)
+    log_word = tl.where(clustered, log_word, 0.0)
+    tl.store(output + token, log_column + log_word, mask=inside)
     tl.store(even + token, tl.where(used, mean, 0.0), mask=inside)
-    tl.store(saved + 2 * n_tokens + token, log_cluster, mask=inside)
+    tl.store(saved + 2 * n_tokens + token, log_column, mask=inside)
     tl.store(saved + 3 * n_tokens + token, log_word, mask=inside)
     # The last program to get here finds all tokens done. It adds them up in a fixed order, for reproducible sums.
     tl.debug_barrier()
     done = tl.atomic_add(saved + 4 * n_tokens, 1.0, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
         tl.debug_barrier()
-        _sum_up(saved + 2 * n_tokens, table + 2 * n_tokens + N_CLUSTERS, loss, sums, tally, n_tokens, SUMMED)
+        _sum_up(saved + 2 * n_tokens, table + 2 * n_tokens + N_CLUSTERS + 1, loss, sums, tally, n_tokens, SUMMED)
 
 
 @triton.jit
 def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr):
-    """Writes the mean loss from log P(c|h) and log P(w|c, h), concatenated; updates the sums and the tally."""
+    """Writes the mean loss from log P of the columns and log P(w|c, h), concatenated; updates the sums and the tally."""
     cluster = tl.zeros((SUMMED,), tl.float32)
     word = tl.zeros((SUMMED,), tl.float32)
     for first in range(0, n_tokens, SUMMED):
@@ -197,6 +182,7 @@ def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr
         tl.store(sums, tl.load(sums) + of_cluster.to(tl.float64))
         tl.store(sums + 1, tl.load(sums + 1) + of_word.to(tl.float64))
         tl.store(sums + 2, tl.load(sums + 2) + n.to(tl.float64))
+        tl.store(tally + 4, tl.load(tally + 4) + n)
     else:
         tl.store(tally + 2, tl.load(tally + 2) + 1)
     tl.store(tally + 3, tl.load(tally + 3) + 1)
@@ -214,37 +200,34 @@ def _gradient(pointer, token, used, STRIDE: tl.constexpr):
 
 @triton.jit
 def _backward(
-    grad_output, grad_even, grad_loss, cluster_logits, cluster_bias, prior, logits, saved,
-    table, cluster_of, offsets, out_cluster, out_word, n_tokens,
-    OUTPUT_STRIDE: tl.constexpr, EVEN_STRIDE: tl.constexpr, N_CLUSTERS: tl.constexpr, STRIDE: tl.constexpr,
-    TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    grad_output, grad_even, grad_loss, root_logits, shift, logits, saved,
+    table, cluster_of, offsets, root_sizes, out_root, out_word, n_tokens,
+    OUTPUT_STRIDE: tl.constexpr, EVEN_STRIDE: tl.constexpr, N_CLUSTERS: tl.constexpr, N_COLUMNS: tl.constexpr,
+    N_WORDS: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a log-softmax: g at the target, g_mean / n everywhere, minus (g + g_mean) · probability."""
-    i, inside, token, used, cluster, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
+    """The gradient of a log-softmax: g at the target, g_mean spread evenly, minus (g + g_mean) · probability."""
+    i, inside, token, used, column, size, own = _rows(table, cluster_of, offsets, n_tokens, N_CLUSTERS, ROWS)
     g = _gradient(grad_output, token, used, OUTPUT_STRIDE)
     if grad_loss is not None:
-        n_used = tl.load(table + 2 * n_tokens + N_CLUSTERS)
+        n_used = tl.load(table + 2 * n_tokens + N_CLUSTERS + 1)
         g -= tl.load(grad_loss).to(tl.float32) / tl.maximum(n_used, 1).to(tl.float32)
     g_mean = _gradient(grad_even, token, used, EVEN_STRIDE)
 
-    even = g_mean
-    if grad_even is not None:
-        n_filled = 0
-        for first in range(0, N_CLUSTERS, BLOCK_C):
-            n_filled += tl.sum(_filled(offsets, first + tl.arange(0, BLOCK_C), N_CLUSTERS).to(tl.int32), 0)
-        even = g_mean / n_filled
     log_total = tl.load(saved + i, mask=used, other=0.0)
-    rows = token * N_CLUSTERS
-    for first in range(0, N_CLUSTERS, BLOCK_C):
+    rows = token * N_COLUMNS
+    for first in range(0, N_COLUMNS, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
-        x, counts, _ = _cluster_block(cluster_logits + rows, cluster_bias, prior, offsets, c, used, N_CLUSTERS)
+        x, counts, words = _root_block(root_logits + rows, shift, root_sizes, c, used, N_COLUMNS)
         p = tl.exp(x - log_total[:, None])
-        gradient = tl.where(c[None, :] == cluster[:, None], g[:, None], 0.0) + even[:, None] - (g + g_mean)[:, None] * p
-        at = out_cluster + rows[:, None] + c[None, :]
-        tl.store(at, tl.where(counts, gradient, 0.0), mask=inside[:, None] & (c < N_CLUSTERS)[None, :])
+        gradient = tl.where(c[None, :] == column[:, None], g[:, None], 0.0) - (g + g_mean)[:, None] * p
+        if grad_even is not None:
+            gradient += g_mean[:, None] * (words / N_WORDS)[None, :]
+        at = out_root + rows[:, None] + c[None, :]
+        tl.store(at, tl.where(counts, gradient, 0.0), mask=inside[:, None] & (c < N_COLUMNS)[None, :])
 
     even = g_mean / tl.maximum(size, 1)
-    log_total = tl.load(saved + n_tokens + i, mask=used, other=0.0)
+    log_total = tl.load(saved + n_tokens + i, mask=size > 0, other=0.0)
     rows = i.to(tl.int64) * STRIDE
     # Products read whole tiles, so there must be zeros up to the end of the last one.
     for first in range(0, (tl.max(size, 0) + TILE - 1) // TILE * TILE, BLOCK_S):

@@ -40,7 +40,7 @@ def _launch(
         _remember[n_tiles(n_tokens, CHUNK), n_tiles(row, BLOCK_K)](
             total, weight, sample, table, counts, loss, n_tokens,
             N_STARTS=table.shape[0] - 3 * n_tokens, ROW_STRIDE=sample.stride(0), COLUMN_STRIDE=sample.stride(1),
-            N_WORDS=counts.shape[0], ROW=row,
+            ROW=row,
             PAPER=paper, CHUNK=CHUNK, AHEAD=AHEAD, BLOCK_K=BLOCK_K, num_warps=4,
         )  # fmt: skip
 
@@ -56,7 +56,7 @@ _update = Operator("remember", _launch, _fake, mutates_args=("total", "weight"))
 def _remember(
     total, weight, sample, table, counts, loss, n_tokens,
     N_STARTS: tl.constexpr, ROW_STRIDE: tl.constexpr, COLUMN_STRIDE: tl.constexpr,
-    N_WORDS: tl.constexpr, ROW: tl.constexpr, PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
+    ROW: tl.constexpr, PAPER: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program per chunk of tokens, in order, and BLOCK_K values."""
@@ -69,7 +69,8 @@ def _remember(
     here = tl.load(place + i, mask=i < n_tokens, other=-2)
     before = tl.load(place + i - 1, mask=(i > 0) & (i < n_tokens), other=-1)
     beyond = tl.load(place + end, mask=end < n_tokens, other=-1)
-    used = (here >= 0) & (here < N_WORDS)
+    # Words that stand alone are sorted behind those of all clusters, and are not remembered.
+    used = i < tl.load(table + 2 * n_tokens + N_STARTS - 2)
     k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     columns, inside = sample + k[None, :] * COLUMN_STRIDE, (k < ROW)[None, :]
     token = tl.load(order + i, mask=used, other=0)

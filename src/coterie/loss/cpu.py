@@ -22,11 +22,13 @@ from coterie.loss.grouping import Grouping
 from coterie.loss.levels import (
     LogProbs,
     Vectors,
-    cluster_level,
     cluster_logits,
     in_autocast,
     project_few,
     refuse_second_derivatives,
+    root_level,
+    root_rows,
+    root_shift,
 )
 
 # Reading and writing a row takes as long as computing with it for this many tokens.
@@ -39,17 +41,18 @@ Computed = tuple[Tensor, Tensor, Tensor]  # gradients of hidden (T, D), weight (
 
 def two_level(hidden: Tensor, vectors: Vectors, partition: Partition, grouping: Grouping) -> tuple[LogProbs, Tensor]:
     """The same function as `reference.two_level`."""
-    cluster_hidden, word_hidden, cluster_weight = project_few(hidden, vectors)
+    root, weight = root_rows(vectors, partition)
+    cluster_hidden, word_hidden, root = project_few(hidden, vectors, root)
     index = grouping.order, grouping.place, grouping.starts, partition.words, partition.offsets
-    operands = in_autocast(word_hidden), vectors.weight, vectors.bias, *index
+    operands = in_autocast(word_hidden), weight, vectors.bias, *index
     if torch.compiler.is_compiling():
         word, mean_word = _operator(*operands)
     elif not torch.is_grad_enabled():
         word, mean_word, _ = _forward(*operands)
     else:
         word, mean_word = _Eager.apply(*operands)  # type: ignore[no-untyped-call]
-    logits = cluster_logits(in_autocast(cluster_hidden), cluster_weight, vectors.cluster_shift())
-    cluster, mean_cluster = cluster_level(logits, grouping.word, partition)
+    logits = cluster_logits(in_autocast(cluster_hidden), root, root_shift(vectors, partition))
+    cluster, mean_cluster = root_level(logits, grouping.word, partition)
     return LogProbs(cluster, word, mean_cluster, mean_word), cluster_hidden
 
 
@@ -73,7 +76,10 @@ class Pass:
 
     def __init__(self, order: Tensor, place: Tensor, starts: Tensor, words: Tensor, offsets: Tensor) -> None:
         self.order, self.words = order, words
-        self.counts, self.sizes = starts.diff(), offsets.diff()  # (C,) tokens and words of each cluster
+        # (C + 1,) tokens and words of each cluster. Words that stand alone come last; their tokens have no work here.
+        self.counts, self.sizes = starts.diff(), offsets.diff()
+        self.n_targets = int(starts[-1])
+        self.counts[-1] = 0
         self._counts, self._sizes = self.counts.tolist(), self.sizes.tolist()
         self.n_used = sum(self._counts)
         self._ids = self.by_word(words)
@@ -196,7 +202,7 @@ def _forward(
     With `ahead`, also the gradients of the mean loss, -log P(target) averaged over the tokens.
     """
     over = Pass(order, place, starts, words, offsets)
-    gradients = Gradients(over, hidden, weight, bias, 1 / max(over.n_used, 1)) if ahead else None
+    gradients = Gradients(over, hidden, weight, bias, 1 / max(over.n_targets, 1)) if ahead else None
     log_prob, total = (result.zero_()[:, None] for result in _results(hidden))  # in the grouping's order until the end
     log_probs, totals, minus_ones = (over.by_token(part) for part in (log_prob, total, torch.full_like(total, -1)))
 

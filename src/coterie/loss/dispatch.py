@@ -31,7 +31,7 @@ class Books(NamedTuple):
     """The running sums and counts that a batch is added to."""
 
     sums: Tensor  # (3,) as in `Meter`
-    tally: Tensor  # (4,) as in `Tally`
+    tally: Tensor  # (5,) as in `Tally`
     ignore_index: int
     look: Callable[[], None] | None = None  # raises if the tally counts bad targets
 

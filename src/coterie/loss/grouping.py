@@ -17,7 +17,7 @@ from coterie.clustering.partition import Partition
 class Grouping(NamedTuple):
     """The sorted order of a batch's tokens, in a single tensor so that kernels take one argument."""
 
-    table: Tensor  # (3 T + C + 1,) order, place, starts and word, concatenated
+    table: Tensor  # (3 T + C + 2,) order, place, starts and word, concatenated
     n_tokens: int
 
     @property
@@ -32,7 +32,8 @@ class Grouping(NamedTuple):
 
     @property
     def starts(self) -> Tensor:
-        """Where each cluster's tokens begin, (C + 1,): cluster c has the tokens order[starts[c]:starts[c + 1]]."""
+        """Where each cluster's tokens begin, (C + 2,): cluster c has the tokens order[starts[c]:starts[c + 1]]. Those of
+        words that stand alone begin at starts[C], ignored ones at starts[C + 1]."""
         return self.table[2 * self.n_tokens : self.table.shape[0] - self.n_tokens]
 
     @property

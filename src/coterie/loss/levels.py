@@ -1,6 +1,6 @@
-"""Projections, the cluster level, and the types that all backends share.
+"""Projections, the root (clusters and words that stand alone), and the types that all backends share.
 
-Shapes: T tokens, D width, V words, C clusters.
+Shapes: T tokens, D width, V words, C clusters, N places for words that stand alone.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class Vectors(NamedTuple):
 class LogProbs(NamedTuple):
     """log-probabilities at both levels, each (T,); 0 for an ignored token."""
 
-    cluster: Tensor  # log P(c|h) of the target's cluster
-    word: Tensor  # log P(w|c, h) of the target
-    mean_cluster: Tensor  # the mean of log P(c|h) over the clusters that have words
-    mean_word: Tensor  # the mean of log P(w|c, h) over the words of the target's cluster
+    cluster: Tensor  # log P(c|h) of the target's cluster, or log P(w|h) of a target that stands alone
+    word: Tensor  # log P(w|c, h) of the target; 0 if it stands alone
+    mean_cluster: Tensor  # the mean over all words of log P of their clusters, or of the words that stand alone
+    mean_word: Tensor  # the mean of log P(w|c, h) over the words of the target's cluster; 0 if it stands alone
 
 
 # -- projections --------------------------------------------------------------------------------------------------
@@ -62,57 +62,53 @@ def side_by_side(hidden: Tensor, vectors: Vectors) -> Tensor:
     return both if vectors.activation is None else ACTIVATIONS[vectors.activation](both)
 
 
-def project_few(hidden: Tensor, vectors: Vectors) -> tuple[Tensor, Tensor, Tensor]:
-    """h_c, h_w (T, D) and cluster vectors (C, D); or, if it is less work, h in place of h_c and `folded` vectors."""
-    if (
-        vectors.projection is None
-        or vectors.activation is not None
-        or hidden.shape[0] < 2 * len(vectors.cluster_weight)
-    ):
-        return *project(hidden, vectors), vectors.cluster_weight
-    return folded(hidden, vectors.projection, vectors.cluster_weight)
+def project_few(hidden: Tensor, vectors: Vectors, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h_c, h_w (T, D) and `root` (C + N, D); or, if it is less work, h in place of h_c and the root `folded`."""
+    if vectors.projection is None or vectors.activation is not None or hidden.shape[0] < 2 * len(root):
+        return *project(hidden, vectors), root
+    return folded(hidden, vectors.projection, root)
 
 
-def folded(hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h, h_w (T, D) and U_c W_c (C, D): as h_c · U_c = h · (U_c W_c), it projects clusters instead of tokens."""
+def folded(hidden: Tensor, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h, h_w (T, D) and U_c W_c (C + N, D): as h_c · U_c = h · (U_c W_c), it projects the root instead of tokens."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(hidden.device.type):
-        return _fold(hidden, projection, cluster_weight)
+        return _fold(hidden, projection, root)
     levels: tuple[Tensor, Tensor, Tensor] = _Folded.apply(  # type: ignore[no-untyped-call]
-        hidden, projection, cluster_weight
+        hidden, projection, root
     )
     return levels
 
 
-def _fold(hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fold(hidden: Tensor, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     to_cluster, to_word = projection.chunk(2)
-    return hidden, F.linear(hidden, to_word), cluster_weight @ to_cluster
+    return hidden, F.linear(hidden, to_word), root @ to_cluster
 
 
 class _Folded(torch.autograd.Function):
     """`_fold` with a backward whose products write to their place in the gradients; autograd would copy them there."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, projection: Tensor, cluster_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(hidden, projection, cluster_weight)
-        return _fold(hidden, projection, cluster_weight)
+    def forward(ctx: Any, hidden: Tensor, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(hidden, projection, root)
+        return _fold(hidden, projection, root)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         refuse_second_derivatives()
-        hidden, projection, cluster_weight = ctx.saved_tensors
+        hidden, projection, root = ctx.saved_tensors
         grad_hidden, grad_word_hidden, grad_vectors = grads
         to_cluster, to_word = projection.chunk(2)
-        of_hidden = of_projection = of_clusters = None
+        of_hidden = of_projection = of_root = None
         if ctx.needs_input_grad[0]:
             of_hidden = grad_hidden.addmm_(grad_word_hidden, to_word)  # in-place: no one else uses this gradient
         if ctx.needs_input_grad[1]:
             of_projection = torch.empty_like(projection)
             to_cluster_grad, to_word_grad = of_projection.chunk(2)
-            torch.mm(cluster_weight.T, grad_vectors, out=to_cluster_grad)
+            torch.mm(root.T, grad_vectors, out=to_cluster_grad)
             torch.mm(grad_word_hidden.T, hidden, out=to_word_grad)
         if ctx.needs_input_grad[2]:
-            of_clusters = grad_vectors @ to_cluster.T
-        return of_hidden, of_projection, of_clusters
+            of_root = grad_vectors @ to_cluster.T
+        return of_hidden, of_projection, of_root
 
 
 @torch.no_grad()
@@ -126,7 +122,46 @@ def cluster_vectors(vectors: Vectors) -> tuple[Tensor, Tensor | None]:
     return vectors.cluster_weight.to(exact) @ to_cluster.to(exact), None if shift is None else shift.to(exact)
 
 
-# -- the cluster level --------------------------------------------------------------------------------------------
+# -- the root: clusters, and words that stand alone ---------------------------------------------------------------
+
+
+def root_rows(vectors: Vectors, partition: Partition) -> tuple[Tensor, Tensor]:
+    """The vectors of the root's columns, (C + N, D), and the word vectors (V, D) to compute the rest with.
+
+    Words that stand alone have their row of `weight` in the root, too. Take the matrix from here, so that autograd
+    adds their gradient to the rows of a single V × D gradient, instead of a second one that is zero elsewhere.
+    """
+    if not partition.n_own:
+        return vectors.cluster_weight, vectors.weight
+    if torch.compiler.is_compiling():
+        weight, rows = vectors.weight, vectors.weight.index_select(0, partition.slots)
+    else:
+        weight, rows = _WithRows.apply(vectors.weight, partition.slots)  # type: ignore[no-untyped-call]
+    return torch.cat((vectors.cluster_weight, rows)), weight
+
+
+def root_shift(vectors: Vectors, partition: Partition) -> Tensor | None:
+    """The total bias of the root's columns, (C + N,)."""
+    shift = vectors.cluster_shift()
+    if shift is None or vectors.bias is None or not partition.n_own:
+        return shift
+    return torch.cat((shift, vectors.bias.index_select(0, partition.slots)))
+
+
+class _WithRows(torch.autograd.Function):
+    """A matrix (V, D) and some of its rows, (V, D), (N,) → (V, D), (N, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(rows)
+        ctx.shape = weight.shape
+        return weight.view_as(weight), weight.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_rows: Tensor) -> tuple[Tensor, None]:
+        refuse_second_derivatives()
+        (rows,) = ctx.saved_tensors
+        return grad.index_add_(0, rows, grad_rows), None  # in-place: no one else uses this gradient
 
 
 def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -135,22 +170,20 @@ def cluster_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def cluster_log_softmax(logits: Tensor, sizes: Tensor) -> Tensor:
-    """log P(c|h), -inf for empty clusters: (T, C) → (T, C). `sizes` (C,): the number of words of each.
+def root_log_softmax(logits: Tensor, sizes: Tensor) -> Tensor:
+    """log P of every column of the root, -inf for empty ones: (T, C + N) → (T, C + N). `sizes` (C + N,): their words.
 
-    An empty cluster must have probability 0, or the words' probabilities would not sum to one.
+    An empty column must have probability 0, or the words' probabilities would not sum to one.
     """
     return logits.masked_fill(sizes == 0, -torch.inf).log_softmax(-1)
 
 
-def cluster_level(logits: Tensor, target: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-    """log P(c|h) of the target's cluster and its mean over the filled clusters: (T, C), (T,) → (T,), (T,)."""
-    sizes = partition.sizes
-    log_clusters = cluster_log_softmax(logits, sizes)
-    cluster = partition.cluster_of[target.clamp(min=0)]
-    filled = sizes > 0
-    mean = torch.where(filled, log_clusters, 0.0).sum(1) / filled.sum()
-    own = log_clusters.gather(1, cluster[:, None]).squeeze(1)
+def root_level(logits: Tensor, target: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
+    """log P of the target's column, and its mean over all words' columns: (T, C + N), (T,) → (T,), (T,)."""
+    sizes = partition.root_sizes
+    log_p = root_log_softmax(logits, sizes)
+    mean = torch.where(sizes > 0, log_p, 0.0) @ (sizes / partition.n_words).to(log_p.dtype)
+    own = log_p.gather(1, partition.column(target.clamp(min=0))[:, None]).squeeze(1)
     return torch.where(target >= 0, own, 0.0), torch.where(target >= 0, mean, 0.0)
 
 

@@ -3,14 +3,14 @@
 A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So the search opens clusters (computes their words) in
 descending P(c|h), and is done with a row once its k-th best word is more probable than the next cluster. A beam search
 wants the k best extensions of several hypotheses together: then the bound of a hypothesis and a cluster is P(c|h) times
-the probability of the hypothesis. A flat distribution would need nearly all clusters, which is slower than one large
+the probability of the hypothesis. Words that stand alone need no opening: the search begins with the best of them. A flat distribution would need nearly all clusters, which is slower than one large
 product. Therefore, after a trial at a small share of the dense cost, rows that are not done are computed densely,
 unless their remaining clusters are certain to cost less.
 
 Costs are counted in products of one hidden vector with one word vector.
 
-Shapes: T questions, B hypotheses of each (1 in `topk`), D width, V words, C clusters, S words of a cluster, k results,
-P pairs of a hypothesis and a cluster to open. A pair is the number b · C + c, an extension the number b · V + w.
+Shapes: T questions, B hypotheses of each (1 in `topk`), D width, V words, C clusters, N places for words that stand
+alone, R = C + N columns of the root, S words of a cluster, k results, P pairs of a hypothesis and a cluster to open. A pair is the number b · C + c, an extension the number b · V + w.
 """
 
 import bisect
@@ -45,33 +45,31 @@ SPARED = 8
 MOST_FOUND = 1 << 24
 
 
-def topk(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def topk(words: Words, hidden: Tensor, log_root: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable words, best first: log P(w|h) and the words, both (T, k).
 
-    `hidden` (T, D), `log_cluster` (T, C); on a GPU, its logits suffice.
+    `hidden` (T, D), `log_root` (T, R); on a GPU, its logits suffice.
     """
     if gpu := on_gpu(words, hidden):
-        return gpu.topk(hidden, log_cluster, k)
+        return gpu.topk(hidden, log_root, k)
     if hidden.is_cuda or torch.compiler.is_compiling():
-        values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
+        values, indices = words.log_prob(hidden, log_root).topk(k, -1)
         return values, indices
-    return _search(words, hidden, log_cluster, k)
+    return _search(words, hidden, log_root, k)
 
 
-def extend(words: Words, hidden: Tensor, log_cluster: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def extend(words: Words, hidden: Tensor, log_root: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best extensions of B hypotheses together, best first: log P of hypothesis and word, and b · V + w, (T, k).
 
-    `hidden` (T · B, D); `log_cluster` (T · B, C), on a GPU its logits suffice; `score` (T, B): log P of each
+    `hidden` (T · B, D); `log_root` (T · B, R), on a GPU its logits suffice; `score` (T, B): log P of each
     hypothesis, -inf for an unused place.
     """
     score = score.to(torch.promote_types(score.dtype, torch.float32))
-    if (gpu := on_gpu(words, hidden)) and (found := gpu.extend(hidden, log_cluster, score, k)):
+    if (gpu := on_gpu(words, hidden)) and (found := gpu.extend(hidden, log_root, score, k)):
         return found
     if hidden.is_cuda or torch.compiler.is_compiling():
-        return together(
-            lambda rows, n: topk(words, hidden[rows], log_cluster[rows], n), score, words.partition.n_words, k
-        )
-    shares = (log_cluster + score.reshape(-1, 1)).view(score.shape[0], score.shape[1] * log_cluster.shape[1])
+        return together(lambda rows, n: topk(words, hidden[rows], log_root[rows], n), score, words.partition.n_words, k)
+    shares = (log_root + score.reshape(-1, 1)).view(score.shape[0], score.shape[1] * log_root.shape[1])
     return _search(words, hidden, shares, k)
 
 
@@ -96,21 +94,21 @@ def together(
     return values, indices.view(-1, n_hypotheses * n_each).gather(1, places)
 
 
-def _search(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _search(words: Words, hidden: Tensor, log_root: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and extensions, both (T, k): by search where `attempt` succeeds, densely elsewhere.
 
-    `hidden` (T · B, D), `log_cluster` (T, B · C).
+    `hidden` (T · B, D), `log_root` (T, B · R).
     """
-    values, indices = attempt(words, hidden, log_cluster, k)
+    values, indices = attempt(words, hidden, log_root, k)
     unfinished = (values[:, -1] == -torch.inf).nonzero().squeeze(1)
     if not unfinished.numel():
         return values, indices
-    n_hypotheses = hidden.shape[0] // log_cluster.shape[0]
-    hidden, shares = _rows_of(hidden, unfinished, n_hypotheses), log_cluster[unfinished]
+    n_hypotheses = hidden.shape[0] // log_root.shape[0]
+    hidden, shares = _rows_of(hidden, unfinished, n_hypotheses), log_root[unfinished]
     if n_hypotheses == 1:
         values[unfinished], indices[unfinished] = _dense(words, hidden, shares, k)
         return values, indices
-    shares = shares.view(-1, words.partition.n_clusters)
+    shares = shares.view(-1, words.partition.root_sizes.numel())
     there = torch.where((shares > -torch.inf).any(1), 0.0, -torch.inf).view(-1, n_hypotheses)
     values[unfinished], indices[unfinished] = together(
         lambda rows, n: _dense(words, hidden[rows], shares[rows], n), there.to(values.dtype), words.partition.n_words, k
@@ -118,21 +116,22 @@ def _search(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[
     return values, indices
 
 
-def _dense(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of all words, computed for rows `hidden` (T, D) and `log_cluster` (T, C): both (T, k)."""
+def _dense(words: Words, hidden: Tensor, log_root: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of all words, computed for rows `hidden` (T, D) and `log_root` (T, R): both (T, k)."""
     if hidden.shape[0] < MANY_ROWS:
-        values, indices = words.log_prob(hidden, log_cluster).topk(k, -1)
+        values, indices = words.log_prob(hidden, log_root).topk(k, -1)
         return values, indices
     partition = words.partition
     if SPARED * k * partition.capacity <= partition.n_words:
-        return _dense_by_cluster(words, hidden, log_cluster, k)
-    values, indices = words.log_prob_in_order(hidden, log_cluster).topk(k, -1)
+        return _dense_by_cluster(words, hidden, log_root, k)
+    values, indices = words.log_prob_in_order(hidden, log_root).topk(k, -1)
     return values, partition.words[indices]
 
 
-def _dense_by_cluster(words: Words, hidden: Tensor, log_cluster: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _dense_by_cluster(words: Words, hidden: Tensor, log_root: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The same for many rows: the k best words lie in the k clusters with the best words, so only those are sorted."""
     partition = words.partition
+    log_cluster, start = _apart(words, log_root, k)
     by_word = words.logits_by_word(hidden)  # (V, T)
     best, mass = words.heads_of_clusters(by_word)  # (T, C)
     clusters = (best + log_cluster).topk(min(k, partition.n_clusters), -1).indices  # (T, k)
@@ -144,8 +143,27 @@ def _dense_by_cluster(words: Words, hidden: Tensor, log_cluster: Tensor, k: int)
     rows = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
     log_prob = by_word.reshape(-1).index_select(0, (found * rows.numel() + rows).flatten()).view(inside.shape)
     log_prob += (log_cluster - mass).gather(1, clusters)[..., None]
-    values, places = log_prob.masked_fill_(~inside, -torch.inf).flatten(1).topk(k, -1)
-    return values, found.gather(1, places)
+    log_prob = log_prob.masked_fill_(~inside, -torch.inf).flatten(1)
+    values, places = torch.cat((start[0], log_prob), 1).topk(k, -1)
+    return values, torch.cat((start[1], found), 1).gather(1, places)
+
+
+def _apart(words: Words, log_root: Tensor, k: int, n_hypotheses: int = 1) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The clusters, (T, B · R) → (T, B · C), and the k best of the words that stand alone: values and extensions, (T, k)
+    both, -inf where there are fewer."""
+    partition = words.partition
+    n_questions = log_root.shape[0]
+    values = log_root.new_full((n_questions, k), -torch.inf)
+    extensions = torch.zeros((n_questions, k), dtype=torch.int64, device=log_root.device)
+    if not partition.n_own:
+        return log_root, (values, extensions)
+    parts = (partition.n_clusters, partition.n_own)
+    clusters, alone = log_root.view(n_questions, n_hypotheses, sum(parts)).split(parts, 2)
+    n_found = min(k, n_hypotheses * partition.n_own)
+    values[:, :n_found], places = alone.flatten(1).topk(n_found, 1)
+    hypotheses = torch.arange(n_hypotheses, device=log_root.device)[:, None]
+    extensions[:, :n_found] = (partition.slots + hypotheses * partition.n_words).flatten()[places]
+    return clusters.flatten(1), (values, extensions)
 
 
 def _rows_of(hidden: Tensor, questions: Tensor, n_hypotheses: int) -> Tensor:
@@ -155,13 +173,13 @@ def _rows_of(hidden: Tensor, questions: Tensor, n_hypotheses: int) -> Tensor:
     return hidden.view(-1, n_hypotheses, hidden.shape[1])[questions].flatten(0, 1)
 
 
-def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: float = 1.0) -> tuple[Tensor, Tensor]:
+def attempt(words: Words, hidden: Tensor, log_root: Tensor, k: int, limit: float = 1.0) -> tuple[Tensor, Tensor]:
     """The same as `_search`, but only for questions that are cheaper to search: the others' last value is -inf.
 
     `limit`: the share of the dense cost to spend after the trial, if it is certain to suffice.
     """
-    n_questions, n_rows = log_cluster.shape[0], hidden.shape[0]
-    values = log_cluster.new_full((n_questions, k), -torch.inf)
+    n_questions, n_rows = log_root.shape[0], hidden.shape[0]
+    values = log_root.new_full((n_questions, k), -torch.inf)
     indices = torch.zeros((n_questions, k), dtype=torch.int64, device=hidden.device)
     too_many = k * FETCH >= TRIAL * dense_cost(words, n_rows)
     many = n_questions > 4 * PILOTS
@@ -170,13 +188,15 @@ def attempt(words: Words, hidden: Tensor, log_cluster: Tensor, k: int, limit: fl
     if many:
         # Search a few first, to estimate how many clusters all of them together will open.
         few = torch.arange(PILOTS, device=hidden.device) * (n_questions // PILOTS)
-        tried, _ = attempt(words, _rows_of(hidden, few, n_rows // n_questions), log_cluster[few], k, limit=0)
-        share = float((log_cluster[few] > tried[:, -1:]).double().mean())  # of the clusters, a row
+        tried, _ = attempt(words, _rows_of(hidden, few, n_rows // n_questions), log_root[few], k, limit=0)
+        few_clusters, _ = _apart(words, log_root[few], k, n_rows // n_questions)
+        share = float((few_clusters > tried[:, -1:]).double().mean())  # of the clusters, a row
         by_any = 1 - (1 - share) ** n_rows  # of the clusters, all rows
         opened = words.partition.n_words * (FETCH * by_any + 2 * share * n_rows)
         opened += min(words.partition.n_words * n_rows, ASKING * words.partition.n_clusters) * by_any
         if opened > WORTH * dense_cost(words, n_rows):
             return values, indices
+    log_cluster, (values[:], indices[:]) = _apart(words, log_root, k, n_rows // n_questions)
     search = _one_question if n_questions == 1 else _by_waves
     search(words, hidden, log_cluster, values, indices, limit)
     return values, indices
@@ -209,14 +229,15 @@ def cost_in_parts(sizes: Tensor, left: tuple[Tensor, Tensor, Tensor], end: int, 
 def _one_question(
     words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float
 ) -> None:
-    """Searches for a single question, a few pairs at a time; writes to values and indices (1, k). `hidden` (B, D)."""
+    """Searches for a single question, a few pairs at a time; `values` and `indices` (1, k) begin with words that stand
+    alone, and end with the best, or with -inf if it gives up. `hidden` (B, D)."""
     n_words, n_clusters = words.partition.n_words, words.partition.n_clusters
     ordered, by_rank = log_cluster[0].sort(descending=True)  # (B · C,)
     ranked, pairs = ordered.tolist(), by_rank.tolist()
-    dense, best, found, worst = dense_cost(words, hidden.shape[0]), values[0], indices[0], -math.inf
+    dense, best, found = dense_cost(words, hidden.shape[0]), values[0], indices[0]
     opened = [0, *words.partition.sizes[by_rank % n_clusters].cumsum(0).tolist()]  # words of the first pairs
     together = min(TOGETHER, n_words >> 6)
-    allowance, rank, looked = TRIAL * dense, 0, False
+    worst, allowance, rank, looked = float(best[-1]), TRIAL * dense, 0, False
     while rank < len(pairs) and ranked[rank] > worst:
         # Clusters more probable than the k-th best word may hold a better one.
         last = bisect.bisect_left(ranked, -worst, rank, key=operator.neg)
@@ -226,6 +247,7 @@ def _one_question(
             looked, in_question = True, opened[last] - opened[rank]
             flat = 2 * in_question > n_words * hidden.shape[0]
             if in_question * (FETCH + hidden.shape[0]) > limit * dense and (allowance < 0 or flat):
+                values.fill_(-torch.inf)
                 return
             allowance = allowance if allowance >= 0 else math.inf
         members = {pair % n_clusters: words.members(pair % n_clusters) for pair in pairs[rank:end]}
@@ -243,7 +265,7 @@ def _one_question(
 
 
 def _by_waves(words: Words, hidden: Tensor, log_cluster: Tensor, values: Tensor, indices: Tensor, limit: float) -> None:
-    """Searches all questions together in waves, each of twice as many pairs; writes to values and indices (T, k)."""
+    """The same for all questions together, (T, k), in waves, each of twice as many pairs."""
     n_questions, k = values.shape
     n_rows, n_hypotheses = hidden.shape[0], hidden.shape[0] // n_questions
     ranked, by_rank = log_cluster.sort(1, descending=True)  # (T, B · C)

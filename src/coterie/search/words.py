@@ -1,7 +1,7 @@
 """The word level for search: all words of some rows, or only the clusters that each row needs, without padding.
 
-Shapes: T rows, D width, V words, C clusters, S words of a cluster, P pairs of a row and a cluster to open, R distinct
-rows and Q distinct clusters of the pairs.
+Shapes: T rows, D width, V words, C clusters, N places for words that stand alone, S words of a cluster, P pairs of a row
+and a cluster to open, R distinct rows and Q distinct clusters of the pairs.
 """
 
 from collections.abc import Iterator
@@ -81,43 +81,51 @@ class Words:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits if bias is None else logits + bias
 
-    def log_prob(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
-        """log P(w|h) for every word: (T, D), (T, C) → (T, V)."""
+    def log_prob(self, hidden: Tensor, log_root: Tensor) -> Tensor:
+        """log P(w|h) for every word: (T, D), (T, C + N) → (T, V)."""
         if gpu := on_gpu(self, hidden):
-            return gpu.log_prob(hidden, log_cluster)
+            return gpu.log_prob(hidden, log_root)
         if hidden.is_cuda or torch.compiler.is_compiling():
-            return self._log_prob_without_a_loop(hidden, log_cluster)
+            return self._log_prob_without_a_loop(hidden, log_root)
         if hidden.shape[0] < MANY_ROWS and not torch.is_grad_enabled():
-            return self._log_prob_without_a_loop(hidden, log_cluster)
-        return self.log_prob_in_order(hidden, log_cluster).index_select(1, self.partition.position)
+            return self._log_prob_without_a_loop(hidden, log_root)
+        return self.log_prob_in_order(hidden, log_root).index_select(1, self.partition.position)
 
-    def _log_prob_without_a_loop(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+    def _log_prob_without_a_loop(self, hidden: Tensor, log_root: Tensor) -> Tensor:
         """For a GPU and for few rows, where one call per cluster is slow, and for torch.compile with static shapes."""
         logits = self.logits(hidden)
-        cluster_of = self.partition.cluster_of
+        # Words that stand alone are computed as if they were one more cluster, and then replaced.
+        cluster_of, n_clusters = self.partition.cluster_of, self.partition.n_clusters
+        log_cluster = F.pad(log_root[:, :n_clusters], (0, 1))  # (T, C + 1)
         # The maximum of each cluster only keeps exp() in range and needs no gradient.
         top = torch.full_like(log_cluster, -torch.inf, dtype=logits.dtype)
-        top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # (T, C), -inf: empty
+        top = top.scatter_reduce(1, cluster_of.expand_as(logits), logits.detach(), "amax")  # -inf: empty
         shifted = logits - top[:, cluster_of]
         total = torch.zeros_like(top).index_add(1, cluster_of, shifted.exp())  # at least 1; 0 for an empty cluster
-        return shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
+        log_prob = shifted + (log_cluster - total.clamp(min=1).log())[:, cluster_of]
+        if not self.partition.n_own:
+            return log_prob
+        every = torch.arange(self.partition.n_words, device=log_prob.device)
+        return torch.where(cluster_of == n_clusters, log_root[:, self.partition.column(every)], log_prob)
 
-    def log_prob_in_order(self, hidden: Tensor, log_cluster: Tensor) -> Tensor:
+    def log_prob_in_order(self, hidden: Tensor, log_root: Tensor) -> Tensor:
         """The same as `log_prob`, with the words in the partition's order."""
-        sizes = self.partition.sizes.tolist()
+        *sizes, n_alone = self.partition.offsets.diff().tolist()
+        alone = log_root[:, len(sizes) : len(sizes) + n_alone]
         if torch.is_grad_enabled():
-            parts = torch.split(self.logits(hidden).index_select(1, self.partition.words), sizes, 1)
-            return torch.cat([part.log_softmax(1) + log_cluster[:, c, None] for c, part in enumerate(parts)], 1)
+            *parts, _ = torch.split(self.logits(hidden).index_select(1, self.partition.words), [*sizes, n_alone], 1)
+            return torch.cat([*(part.log_softmax(1) + log_root[:, c, None] for c, part in enumerate(parts)), alone], 1)
         by_word = self.logits_by_word(hidden)
         log_prob = by_word.new_empty(by_word.shape[::-1])
-        parts = torch.split(log_prob, sizes, 1)
+        *places, last = torch.split(log_prob, [*sizes, n_alone], 1)
+        last.copy_(alone)
 
         def run(clusters: Iterator[int]) -> None:
             for c in clusters:
                 found = by_word.index_select(0, self.members(c)).log_softmax(0)
-                torch.add(found.T, log_cluster[:, c, None], out=parts[c])
+                torch.add(found.T, log_root[:, c, None], out=places[c])
 
-        spread(run, range(len(parts)), _threads(log_prob))
+        spread(run, range(len(places)), _threads(log_prob))
         return log_prob
 
     def heads_of_clusters(self, by_word: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("interpreter", "new_memory_is_nan")
 
 
 def prepared(way, target, partition):
-    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    tally = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     groups = way(target, partition, -100, tally)
     return groups.word, groups.table, tally
 

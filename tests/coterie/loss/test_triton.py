@@ -70,7 +70,7 @@ class Case:
         vectors = self.vectors._replace(**{name: given[name] for name in names})
         if dtype is not None and vectors.prior is not None:
             vectors = vectors._replace(prior=vectors.prior.to(dtype))
-        sums, tally = (torch.ones(n, dtype=t, device=DEVICE) for n, t in ((3, torch.float64), (4, torch.int64)))
+        sums, tally = (torch.ones(n, dtype=t, device=DEVICE) for n, t in ((3, torch.float64), (5, torch.int64)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fused, "LARGE", 0 if self.sees == "folded" else 2**23)
             batch = compute(given["hidden"], vectors, self.target, self.partition, Books(sums, tally, -1))
@@ -269,7 +269,7 @@ def test_operators_keep_their_promises(bias):
     torch.library.opcheck(
         fused._gradients.op, (*results[:3], *results[5:], *given), test_utils=("test_schema", "test_faketensor")
     )
-    tally = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    tally = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     torch.library.opcheck(
         grouping_kernel._grouped.op, (tally, case.target, p.position, p.offsets, -100), test_utils=CHECKS
     )

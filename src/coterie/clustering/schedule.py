@@ -1,0 +1,92 @@
+"""When to reorganise: by evidence, or at fixed intervals as in the paper.
+
+A reorganisation pays when words have been seen often enough since the last one to say where they belong, and it costs
+little as long as the model is young. So the default counts targets per word rather than updates, reorganises early and
+often, and settles once little of the text moves. It needs no knowledge of the run's length.
+
+Shapes: V words.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+# Targets per word before the first reorganisation; each later one waits longer by this factor, up to the longest.
+FIRST, GROWTH, LONGEST = 4.0, 1.3, 32.0
+# The clusters are settled once reorganisations have moved less than this share of the text, so many times in a row.
+LITTLE, TIMES = 0.05, 2
+
+Every = int | Literal["auto"] | None
+
+
+class Schedule(Protocol):
+    """Decides after every update; `state` is what a checkpoint needs."""
+
+    state: tuple[int, ...]
+
+    def is_due(self, update: int, targets: Callable[[], int]) -> bool:
+        """Whether to reorganise after this update; `targets` counts those since the last reorganisation."""
+        ...
+
+    def moved(self, update: int, share_of_mass: float) -> None:
+        """Records a reorganisation and the share of the text that it moved."""
+        ...
+
+
+class AtIntervals:
+    """Every K updates, up to a last one if given."""
+
+    def __init__(self, every: int | None, until: int | None = None) -> None:
+        self.every, self.until = every, until
+        self.state: tuple[int, ...] = ()
+
+    def is_due(self, update: int, targets: Callable[[], int]) -> bool:
+        if self.every is None or (self.until is not None and update > self.until):
+            return False
+        return update % self.every == 0
+
+    def moved(self, update: int, share_of_mass: float) -> None:
+        pass
+
+
+class ByEvidence:
+    """Whenever there are enough targets per word, until little moves.
+
+    Counting targets on a GPU makes the host wait. So it looks only when enough are expected, at an update that follows
+    from the counts alone: the same on every rank, and after a checkpoint.
+    """
+
+    def __init__(self, n_words: int, until: int | None = None) -> None:
+        self.n_words, self.until = n_words, until
+        self._look_at, self._last, self._done, self._calm = 1, 0, 0, 0
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        return self._look_at, self._last, self._done, self._calm
+
+    @state.setter
+    def state(self, state: tuple[int, ...]) -> None:
+        self._look_at, self._last, self._done, self._calm = state
+
+    @property
+    def settled(self) -> bool:
+        """Whether words have come to rest."""
+        return self._calm >= TIMES
+
+    def needed(self) -> int:
+        """Targets from one reorganisation to the next."""
+        return round(self.n_words * min(FIRST * GROWTH**self._done, LONGEST))
+
+    def is_due(self, update: int, targets: Callable[[], int]) -> bool:
+        if self.settled or update < self._look_at or (self.until is not None and update > self.until):
+            return False
+        seen, needed = targets(), self.needed()
+        if seen >= needed:
+            return True
+        # At the rate so far; at least one update later, at most as many again as have passed, for rates change.
+        passed = update - self._last
+        self._look_at = update + max(1, min(passed, (needed - seen) * passed // max(seen, 1)))
+        return False
+
+    def moved(self, update: int, share_of_mass: float) -> None:
+        self._look_at, self._last, self._done = update + 1, update, self._done + 1
+        self._calm = self._calm + 1 if share_of_mass < LITTLE else 0

@@ -1,0 +1,96 @@
+"""The vectors and biases of the root's columns, gathered for one product, and their gradients, handed back.
+
+A word that stands alone has its column's vector in its row of `weight`. The backward writes that row into the one
+gradient of `weight` there is; the products of the word level leave it out.
+
+Shapes: D width, V words, C clusters, N places for words that stand alone, R = C + N columns.
+"""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from coterie.kernels.sizes import power_of_two
+
+BLOCK = 1024  # numbers of a row to copy at a time
+
+
+def gather(
+    cluster_weight: Tensor, cluster_bias: Tensor | None, prior: Tensor | None, weight: Tensor, bias: Tensor | None,
+    words: Tensor, offsets: Tensor, n_own: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The vectors, (R, D) in `dtype`, and biases, (R,) float32, of all columns; zeros in places that are empty.
+
+    `cluster_weight` (C, D), `cluster_bias` and `prior` (C,), `weight` (V, D), `bias` (V,); `words` (V,) and `offsets`
+    (C + 2,) are the partition's, `n_own` its N.
+    """
+    (n_clusters, width), device = cluster_weight.shape, weight.device
+    root = torch.empty(n_clusters + n_own, width, dtype=dtype, device=device)
+    shift = torch.empty(n_clusters + n_own, dtype=torch.float32, device=device)
+    _gather[(n_clusters + n_own,)](
+        cluster_weight, cluster_bias, prior, weight, bias, words, offsets, root, shift,
+        N_CLUSTERS=n_clusters, CLUSTER_STRIDE=cluster_weight.stride(0), WEIGHT_STRIDE=weight.stride(0), D=width,
+        BLOCK_D=min(BLOCK, power_of_two(width)),
+    )  # fmt: skip
+    return root, shift
+
+
+def scatter(grad_root: Tensor, words: Tensor, offsets: Tensor, out_cluster: Tensor, out: Tensor) -> None:
+    """Writes the gradients of the columns (R, D) to `out_cluster` (C, D) and to rows of `out` (V, D)."""
+    n_columns, width = grad_root.shape
+    _scatter[(n_columns,)](
+        grad_root, words, offsets, out_cluster, out,
+        N_CLUSTERS=out_cluster.shape[0], ROOT_STRIDE=grad_root.stride(0), OUT_STRIDE=out.stride(0), D=width,
+        BLOCK_D=min(BLOCK, power_of_two(width)),
+    )  # fmt: skip
+
+
+@triton.jit
+def _word(words, offsets, column, N_CLUSTERS: tl.constexpr):
+    """The word that stands alone in a column, and whether there is one."""
+    at = tl.load(offsets + N_CLUSTERS) + column - N_CLUSTERS
+    there = (column >= N_CLUSTERS) & (at < tl.load(offsets + N_CLUSTERS + 1))
+    return tl.load(words + at, mask=there, other=0), there
+
+
+@triton.jit
+def _gather(
+    cluster_weight, cluster_bias, prior, weight, bias, words, offsets, root, shift,
+    N_CLUSTERS: tl.constexpr, CLUSTER_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program per column."""
+    column = tl.program_id(0).to(tl.int64)
+    word, alone = _word(words, offsets, column, N_CLUSTERS)
+    clustered = column < N_CLUSTERS
+    b = 0.0
+    if cluster_bias is not None:
+        b += tl.load(cluster_bias + column, mask=clustered, other=0.0).to(tl.float32)
+    if prior is not None:
+        b += tl.load(prior + column, mask=clustered, other=0.0)
+    if bias is not None:
+        b += tl.load(bias + word, mask=alone, other=0.0).to(tl.float32)
+    tl.store(shift + column, b)
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        x = tl.load(cluster_weight + column * CLUSTER_STRIDE + d, mask=clustered & (d < D), other=0.0)
+        y = tl.load(weight + word * WEIGHT_STRIDE + d, mask=alone & (d < D), other=0.0)
+        tl.store(root + column * D + d, tl.where(alone, y.to(tl.float32), x.to(tl.float32)), mask=d < D)
+
+
+@triton.jit
+def _scatter(
+    grad_root, words, offsets, out_cluster, out,
+    N_CLUSTERS: tl.constexpr, ROOT_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program per column."""
+    column = tl.program_id(0).to(tl.int64)
+    word, alone = _word(words, offsets, column, N_CLUSTERS)
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        g = tl.load(grad_root + column * ROOT_STRIDE + d, mask=d < D, other=0.0)
+        tl.store(out_cluster + column * D + d, g, mask=(column < N_CLUSTERS) & (d < D))
+        tl.store(out + word * OUT_STRIDE + d, g, mask=alone & (d < D))
