@@ -1,4 +1,4 @@
-"""Layers for tests: odd sizes, empty clusters, one cluster, as many as words."""
+"""Layers for tests: odd sizes, empty clusters, one cluster, as many as words, words that stand alone."""
 
 import torch
 
@@ -24,6 +24,12 @@ def with_empty_clusters(n_classes: int = 53, n_clusters: int = 9, **options) -> 
     return make(n_classes, partition=Partition(cluster_of, n_clusters), **options)
 
 
+def with_own_words(n_classes: int = 53, spare: int = 3, **options) -> SelfOrganizedSoftmax:
+    """Every fourth word stands alone, `spare` places for such words are empty, and so are two of nine clusters."""
+    cluster_of = torch.tensor([9 if word % 4 == 0 else (0, 1, 3, 4, 5, 6, 7)[word % 7] for word in range(n_classes)])
+    return make(n_classes, partition=Partition(cluster_of, 9, n_own=-(-n_classes // 4) + spare), **options)
+
+
 def assert_best(found, dense, atol=1e-5):
     """Values and words (T, k) are the best of the dense distribution (T, V), each word once."""
     values, indices = found
@@ -43,4 +49,10 @@ SHAPES = {
     "no projection": lambda **options: make(projection=False, **options),
     "no bias": lambda **options: make(bias=False, **options),
     "relu": lambda **options: make(activation="relu", **options),
+    "own words": with_own_words,
+    "one own word": lambda **options: make(own_words=1, **options),
+    "own words, no projection, no bias": lambda **options: make(own_words=7, projection=False, bias=False, **options),
+    "own words, relu": lambda **options: with_own_words(activation="relu", **options),
+    "all own words but two": lambda **options: make(own_words=51, **options),
+    "all own words": lambda **options: make(own_words=53, **options),
 }

@@ -46,7 +46,7 @@ def build(**options):
             {"counts": [1] * 53, "frequency_budget": 0.01},
             r"find no cluster with room.*Raise frequency_budget",
         ),
-        ({"reorganize_every": 0}, "reorganize_every must be at least 1, or None"),
+        ({"reorganize_every": 0}, 'reorganize_every must be at least 1, "auto", or None'),
         ({"reorganize_until": -1}, "reorganize_until must be a number of updates"),
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
         ({"statistic": "median"}, "statistic must be one of 'mean_hidden', 'table'; got 'median'"),

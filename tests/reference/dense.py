@@ -18,30 +18,45 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
         h_c, h_w = hidden @ w_c.T, hidden @ w_w.T
         if head.activation == "relu":
             h_c, h_w = h_c.clamp(min=0), h_w.clamp(min=0)
+    clusters = _words_of(head)
+    alone = clusters.pop(head.n_clusters, [])
+    bias = [0] * head.n_classes if head.bias is None else head.bias
+    shift = [0] * head.n_clusters if head.cluster_bias is None else head.cluster_bias + head.prior.shift
+    cluster_score = {c: h_c @ head.cluster_weight[c] + shift[c] for c in clusters}
+    own_score = {w: h_c @ head.weight[w] + bias[w] for w in alone}
+    root_total = torch.stack([*cluster_score.values(), *own_score.values()]).logsumexp(0)
+    columns = {word: score - root_total for word, score in own_score.items()}
+    for cluster, words in clusters.items():
+        scores = [h_w @ head.weight[w] + bias[w] for w in words]
+        total = torch.stack(scores).logsumexp(0)
+        for word, score in zip(words, scores, strict=True):
+            columns[word] = cluster_score[cluster] - root_total + score - total
+    return torch.stack([columns[word] for word in range(head.n_classes)], 1)
+
+
+def _words_of(head: SelfOrganizedSoftmax) -> dict[int, list[int]]:
+    """The words of each cluster that has any, and, as those of cluster C, the words that stand alone."""
     clusters: dict[int, list[int]] = {}
     for word, cluster in enumerate(head.partition.cluster_of.tolist()):
         clusters.setdefault(cluster, []).append(word)
-    shift = [0] * head.n_clusters if head.cluster_bias is None else head.cluster_bias + head.prior.shift
-    cluster_score = {c: h_c @ head.cluster_weight[c] + shift[c] for c in clusters}
-    cluster_total = torch.stack(list(cluster_score.values())).logsumexp(0)
-    columns: list[Tensor] = [hidden] * head.n_classes
-    for cluster, words in clusters.items():
-        scores = [h_w @ head.weight[w] + (0 if head.bias is None else head.bias[w]) for w in words]
-        total = torch.stack(scores).logsumexp(0)
-        for word, score in zip(words, scores, strict=True):
-            columns[word] = cluster_score[cluster] - cluster_total + score - total
-    return torch.stack(columns, 1)
+    return clusters
 
 
 def smoothed_loss(head: SelfOrganizedSoftmax, hidden: Tensor, target: Tensor, epsilon: float) -> Tensor:
-    """The loss of each token (T,) with label smoothing at each level, from the words' log-probabilities."""
+    """The loss of each token (T,) with label smoothing at each level, from the words' log-probabilities.
+
+    In the root each of the V words has an equal part, which goes to its cluster, or to itself if it stands alone. In
+    the target's cluster each of its words has an equal part.
+    """
     log_p = log_prob(head, hidden)
+    clusters = _words_of(head)
+    alone = clusters.pop(head.n_clusters, [])
     losses = []
     for t, word in enumerate(target.tolist()):
-        members = [head.partition.members(c) for c in range(head.n_clusters)]
-        cluster_log_p = torch.stack([log_p[t, words].logsumexp(0) for words in members if words.numel()])
-        own = int(head.partition.cluster_of[word])
-        in_cluster = log_p[t, members[own]] - log_p[t, members[own]].logsumexp(0)
-        even = cluster_log_p.mean() + in_cluster.mean()
+        root = sum(len(words) * log_p[t, words].logsumexp(0) for words in clusters.values()) + log_p[t, alone].sum()
+        even = root / head.n_classes
+        if word not in alone:
+            mine = log_p[t, clusters[int(head.partition.cluster_of[word])]]
+            even = even + (mine - mine.logsumexp(0)).mean()
         losses.append(-(1 - epsilon) * log_p[t, word] - epsilon * even)
     return torch.stack(losses)

@@ -182,7 +182,7 @@ def root_level(logits: Tensor, target: Tensor, partition: Partition) -> tuple[Te
     """log P of the target's column, and its mean over all words' columns: (T, C + N), (T,) → (T,), (T,)."""
     sizes = partition.root_sizes
     log_p = root_log_softmax(logits, sizes)
-    mean = torch.where(sizes > 0, log_p, 0.0) @ (sizes / partition.n_words).to(log_p.dtype)
+    mean = torch.where(sizes > 0, log_p, 0.0) @ (sizes.to(log_p.dtype) / partition.n_words)
     own = log_p.gather(1, partition.column(target.clamp(min=0))[:, None]).squeeze(1)
     return torch.where(target >= 0, own, 0.0), torch.where(target >= 0, mean, 0.0)
 

@@ -84,19 +84,24 @@ def test_the_random_start_is_random_and_balanced():
     assert first.sizes.tolist() == [20] * 20
 
 
-def test_sizes_and_budget_hold_after_reorganizing():
+@pytest.mark.parametrize("own_words", [None, 0, 3])
+def test_sizes_and_budget_hold_after_reorganizing(own_words):
     counts = (3000 / torch.arange(1, 1001)).long()
-    head = SelfOrganizedSoftmax(8, 1000, counts, reorganize_every=5)
+    head = SelfOrganizedSoftmax(8, 1000, counts, own_words=own_words, reorganize_every=5)
     assert head.frequency_budget == 0.1
+    own = head.partition.own.tolist()
+    assert len(own) == own_words if own_words is not None else own
     for _ in range(4):
         head(torch.randn(500, 8), torch.multinomial(counts.float(), 500, replacement=True))
         head.reorganize()
+    cluster_of, alone = head.partition.cluster_of, head.partition.own
     assert int(head.partition.sizes.max()) <= 1.5 * 1000**0.5 + 1
-    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, counts)
+    assert alone.tolist() == own  # and those who stand alone never move
+    mass = torch.zeros(head.n_clusters + 1, dtype=torch.int64).index_add_(0, cluster_of, counts)
     # A cluster takes a word only while below the budget; words never seen keep their place and come first, so the word
-    # that closed it may be its largest.
-    largest = torch.zeros_like(mass).scatter_reduce(0, head.partition.cluster_of, counts, "amax")
-    assert bool((mass - largest < 0.1 * counts.sum()).all())
+    # that closed it may be its largest. The budget is a share of what occurs in clusters.
+    largest = torch.zeros_like(mass).scatter_reduce(0, cluster_of, counts, "amax")
+    assert bool((mass - largest < 0.1 * (counts.sum() - counts[own].sum()))[:-1].all())
 
 
 @pytest.mark.parametrize("vocabulary", [None, ["a", "b", "ü", "<unk>", '"', "\n", "语"]])

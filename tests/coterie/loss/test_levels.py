@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from coterie.loss import cpu, levels
-from tests.layers import WIDTH, make
+from tests.layers import WIDTH, make, with_own_words
 
 
 def taught(folded, monkeypatch, **options):
     """A layer after one batch, its loss and its gradients."""
     if not folded:
-        monkeypatch.setattr(cpu, "project_few", lambda h, v: (*levels.project(h, v), v.cluster_weight))
+        monkeypatch.setattr(cpu, "project_few", lambda h, v, root: (*levels.project(h, v), root))
     torch.manual_seed(1)
     head = make(**options).double()
     hidden = torch.randn(60, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -32,10 +32,12 @@ def test_mapping_the_clusters_is_mapping_the_tokens(monkeypatch, statistic):
 
 
 def test_many_tokens_map_the_clusters():
-    head = make()
-    rows = torch.randn(2 * head.n_clusters, WIDTH)
-    assert torch.equal(levels.project_few(rows, head.vectors())[0], rows)
-    assert levels.project_few(rows[1:], head.vectors())[2] is head.cluster_weight
+    head = with_own_words()
+    root, _ = levels.root_rows(head.vectors(), head.partition)
+    assert len(root) == 9 + 17
+    rows = torch.randn(2 * len(root), WIDTH)
+    assert torch.equal(levels.project_few(rows, head.vectors(), root)[0], rows)
+    assert levels.project_few(rows[1:], head.vectors(), root)[2] is root
 
 
 @pytest.mark.parametrize("frozen", ["hidden", "projection", "cluster_weight", "weight"])
@@ -73,7 +75,7 @@ def test_second_derivatives_are_those_of_the_reference_or_refused(tokens):
 def test_in_an_autocast_clusters_are_mapped_in_its_dtype():
     head, hidden = make(), torch.randn(60, WIDTH, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        _, word_hidden, vectors = levels.project_few(hidden, head.vectors())
+        _, word_hidden, vectors = levels.project_few(hidden, head.vectors(), head.cluster_weight)
         loss = head(hidden, torch.randint(0, 53, (60,))).loss
     assert word_hidden.dtype == vectors.dtype == torch.bfloat16
     loss.backward()

@@ -12,6 +12,7 @@ from coterie.loss.dispatch import Books, by_reference
 from coterie.loss.grouping import group
 from coterie.loss.levels import Vectors
 from tests.coterie.kernels.batches import (
+    ALONE,
     DEVICE,
     N_CLUSTERS,
     N_WORDS,
@@ -31,15 +32,16 @@ class Case:
     """A batch, and what a two-level loss makes of it."""
 
     def __init__(
-        self, tokens, width, *, sees="a linear map", bias=True, dtype=torch.float32, weights=None, seed=0, targets="all"
-    ):
+        self, tokens, width, *, sees="a linear map", bias=True, dtype=torch.float32, weights=None, seed=0,
+        targets="all", alone=True,
+    ):  # fmt: skip
         g = torch.Generator().manual_seed(seed)
         weights = weights or dtype
 
         def draw(*shape, dtype=weights, scale=1.0):
             return (torch.randn(*shape, generator=g) * scale).to(dtype).to(DEVICE)
 
-        self.partition = seats(g)
+        self.partition = seats(g, alone)
         self.sees = sees
         self.hidden = draw(tokens, width, dtype=dtype)
         self.vectors = Vectors(
@@ -54,6 +56,10 @@ class Case:
         target = torch.randint(-1 if tokens > 1 else 0, N_WORDS, (tokens,), generator=g)
         if targets == "one cluster":
             target = self.partition.members(3).cpu()[torch.randint(0, SIZES[3], (tokens,), generator=g)]
+        elif targets == "alone":
+            target = self.partition.own.cpu()[torch.randint(0, ALONE, (tokens,), generator=g)]
+        elif targets == "clustered":
+            target[torch.isin(target, self.partition.own.cpu())] = -1
         elif targets == "none":
             target = torch.full_like(target, -1)
         self.target = target.to(DEVICE)
@@ -99,19 +105,19 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    "tokens, width, sees, bias",
+    "tokens, width, sees, bias, alone",
     [
-        (1, 100, "a linear map", True),
-        (37, 64, "a linear map", False),
-        (37, 64, "h", True),
-        (37, 507, "relu", True),
-        (37, 507, "folded", False),
-        (37, 64, "folded", True),
-        (60, 1100, "a linear map", True),
+        (1, 100, "a linear map", True, True),
+        (37, 64, "a linear map", False, True),
+        (37, 64, "h", True, True),
+        (37, 507, "relu", True, False),
+        (37, 507, "folded", False, False),
+        (37, 64, "folded", True, True),
+        (60, 1100, "a linear map", True, True),
     ],
 )
-def test_equals_the_reference(tokens, width, sees, bias):
-    Case(tokens, width, sees=sees, bias=bias).check()
+def test_equals_the_reference(tokens, width, sees, bias, alone):
+    Case(tokens, width, sees=sees, bias=bias, alone=alone).check()
 
 
 @pytest.mark.parametrize("sees, dtype", [*((sees, torch.bfloat16) for sees in SEES), ("a linear map", torch.float16)])
@@ -134,8 +140,17 @@ def test_autocast_narrows_float32_hidden_vectors():
     assert all(torch.equal(cast[name], narrow[name].to(cast[name].dtype)) for name in cast)
 
 
-@pytest.mark.parametrize("sees, targets", [*((sees, "one cluster") for sees in SEES), ("folded", "none")])
-def test_all_tokens_in_one_cluster_or_in_none(sees, targets):
+@pytest.mark.parametrize(
+    "sees, targets",
+    [
+        *((sees, "one cluster") for sees in SEES),
+        ("folded", "none"),
+        ("h", "alone"),
+        ("folded", "alone"),
+        ("a linear map", "clustered"),
+    ],
+)
+def test_all_tokens_in_one_cluster_or_in_none_or_none_alone(sees, targets):
     Case(70, 32, sees=sees, targets=targets).check()
 
 
@@ -223,7 +238,7 @@ def test_a_batch_that_is_not_finite_is_tallied_and_not_measured(value, compiled)
     found = case.run(way)
     assert not found["loss"].isfinite()
     assert found["sums"].tolist() == [1, 1, 1]
-    assert found["tally"].tolist() == [1, 1, 2, 2]
+    assert found["tally"].tolist() == [1, 1, 2, 2, 1]
 
 
 @pytest.mark.parametrize("sees", SEES)
@@ -231,7 +246,7 @@ def test_no_tokens_is_not_an_error(sees):
     found = Case(0, 32, sees=sees).run(fused.compute)
     assert [found[name].shape for name in RESULTS] == [(0,), (0,), ()]
     assert found["loss"] == 0
-    assert found["tally"].tolist() == [1, 1, 1, 2]
+    assert found["tally"].tolist() == [1, 1, 1, 2, 1]
     assert all(x.eq(0).all() for name, x in found.items() if name.startswith("gradient"))
 
 
@@ -262,12 +277,12 @@ def test_operators_keep_their_promises(bias):
     learned = [None if x is None else x.requires_grad_() for x in (cluster_weight, cluster_bias)]
     learned += [weight.requires_grad_(), None if word_bias is None else word_bias.requires_grad_(), prior]
     hidden, grouping = case.hidden.requires_grad_(), group(case.target, p)
-    given = (hidden, hidden * 2, *learned, grouping.table, p.cluster_of, p.words, p.offsets)
+    given = (hidden, hidden * 2, None, *learned, grouping.table, p.cluster_of, p.words, p.offsets, p.root_sizes)
     torch.library.opcheck(fused._levels.op, (*given, p.capacity), test_utils=CHECKS)
     results = [x.detach() for x in fused._levels.op(*given, p.capacity)]
     given = tuple(None if x is None else x.detach() for x in given)
     torch.library.opcheck(
-        fused._gradients.op, (*results[:3], *results[5:], *given), test_utils=("test_schema", "test_faketensor")
+        fused._gradients.op, (*results[:3], results[5:], *given), test_utils=("test_schema", "test_faketensor")
     )
     tally = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     torch.library.opcheck(
