@@ -122,6 +122,10 @@ class Tally(nn.Module):
         """Sets the number of targets since the last reorganisation."""
         self.counts[1, 4] = number
 
+    def add_targets(self, number: Tensor) -> None:
+        """Adds a number () to those since the last reorganisation; never synchronises."""
+        self.counts[1, 4] += number
+
     def look(self) -> None:
         """Raises or warns if the host knows of bad input by now; never synchronises."""
         if torch.compiler.is_compiling():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coterie import checks, inference
 from coterie.clustering import own_words as own
 from coterie.clustering.assignment import BLOCK_SCORES, assign
-from coterie.clustering.partition import Partition, random_partition
+from coterie.clustering.partition import UNMOVED, Partition, random_partition
 from coterie.clustering.prior import Prior, log_frequency, log_mass_alone
 from coterie.clustering.schedule import AtIntervals, ByEvidence, Every
 from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
@@ -112,7 +112,7 @@ class SelfOrganizedSoftmax(nn.Module):
             raise ValueError('backend="triton" needs the package triton: install it, or use backend="auto"')
         self.in_features, self.n_classes = in_features, n_classes
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
-        self.reorganize_every, self.reorganize_until = reorganize_every, reorganize_until
+        self.reorganize_every = reorganize_every
         self.score, self.activation, self.backend = score, activation, backend
         self.counting = counts is None
         counted = torch.zeros(n_classes, dtype=torch.int64, device="cpu")
@@ -145,7 +145,11 @@ class SelfOrganizedSoftmax(nn.Module):
         else:
             # A copy: reorganising this layer must not move another's words. Its clusters may be larger than γ√V.
             n_own = own.places(partition.n_own, self.n_clusters)
-            partition = Partition(partition.cluster_of, self.n_clusters, max(capacity, partition.capacity), n_own)
+            given = partition
+            partition = Partition(given.cluster_of, self.n_clusters, max(capacity, given.capacity), n_own)
+            partition.random = given.random
+            if given.random and reorganize_every is None:
+                warnings.warn(f"the partition is random and stays so: {UNMOVED}", UserWarning, stacklevel=2)
         self.partition = partition.to(device)
         self.register_buffer("counts", counted.to(device))
 
@@ -190,6 +194,15 @@ class SelfOrganizedSoftmax(nn.Module):
             "bias": False,
         }  # fmt: skip
         return cls(in_features, n_classes, counts, **{**printed, **options})
+
+    @property
+    def reorganize_until(self) -> int | None:
+        """The last update at which words may move; None: no end."""
+        return self.schedule.until
+
+    @reorganize_until.setter
+    def reorganize_until(self, update: int | None) -> None:
+        self.schedule.until = update
 
     def reset_parameters(self) -> None:
         """Initialises the parameters anew, biases from the current counts; keeps the partition and the statistic."""
@@ -301,7 +314,7 @@ class SelfOrganizedSoftmax(nn.Module):
         words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
         if self.prior is not None:
             self.prior.move(self.counts, placed, cluster_of)
-        self.partition.assign_(cluster_of)
+        self.partition.assign_(cluster_of, self.partition.random and not words_moved)
         self.tally.set_targets(0)
         self.schedule.moved(self.updates, mass_moved)
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
@@ -315,7 +328,7 @@ class SelfOrganizedSoftmax(nn.Module):
         cluster_of = before.index_fill(0, chosen, self.n_clusters)
         if self.prior is not None:
             self.prior.move(self.counts, before, cluster_of)
-        self.partition.assign_(cluster_of)
+        self.partition.assign_(cluster_of, self.partition.random)
         self._start_alone()
         self.statistic.forget(chosen)
 
@@ -452,13 +465,14 @@ class SelfOrganizedSoftmax(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """What a checkpoint holds beside parameters and buffers: the updates, and where the schedule is."""
-        held = self.updates, self.tally.targets(), int(self._choosing), *self.schedule.state
+        held = self.updates, self.tally.targets(), self._choosing, self.partition.random, *self.schedule.state
         return torch.tensor(held, dtype=torch.int64)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Takes back what `get_extra_state` gave; of a schedule of another kind only the updates."""
-        self.updates, targets, choosing, *schedule = state.tolist()
+        self.updates, targets, choosing, random, *schedule = state.tolist()
         self.tally.set_targets(targets)
+        self.partition.random = bool(random)
         self._choosing = self._choosing and bool(choosing)
         if len(schedule) == len(self.schedule.state):
             self.schedule.state = tuple(schedule)

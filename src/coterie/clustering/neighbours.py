@@ -1,5 +1,7 @@
 """What a trained layer's clusters look like: similar words inside one, runner-up clusters, a cluster's typical words.
 
+Words that stand alone have no cluster, and therefore none of these.
+
 Shapes: V words, D width, C clusters, B words, S words of a cluster.
 """
 
@@ -8,8 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.clustering.assignment import BLOCK_SCORES
+from coterie.clustering.partition import Partition
 from coterie.loss.levels import cluster_vectors
 from coterie.softmax import SelfOrganizedSoftmax
+
+
+def mass(partition: Partition, counts: Tensor) -> Tensor:
+    """The occurrences of each cluster's words, (C,), on the CPU; `counts` (V,)."""
+    found = torch.zeros(partition.n_clusters + 1, dtype=torch.int64)
+    return found.index_add_(0, partition.cluster_of.cpu(), counts.cpu())[:-1]  # the last are of words that stand alone
 
 
 @torch.no_grad()
@@ -31,10 +40,12 @@ def nearest(head: SelfOrganizedSoftmax, cluster: int, n: int) -> Tensor:
 def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
     """The clusters that suit words best after their own, (B,) → (B, n), best first; -1 where there is none.
 
-    There is none for a layer with a fixed partition, which keeps no statistic, nor for a word never seen."""
+    There is none for a layer with a fixed partition, which keeps no statistic, nor for a word that was never seen or
+    that stands alone."""
     statistic = head.statistic
     n_found = min(n, head.n_clusters - 1)
     found = words.new_full((words.numel(), n), -1)
+    cluster_of = head.partition.cluster_of
     if statistic is None or n_found == 0:
         return found
     scores = head.scores()
@@ -43,8 +54,9 @@ def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
         part = words[start : start + block]
         wish = scores(part)  # (block, C)
         wish[:, head.partition.sizes == 0] = -torch.inf
-        wish.scatter_(1, head.partition.cluster_of[part, None], -torch.inf)
-        wish[~statistic.seen[part]] = -torch.inf
+        alone = cluster_of[part] == head.n_clusters
+        wish.scatter_(1, cluster_of[part, None].clamp(max=head.n_clusters - 1), -torch.inf)
+        wish[alone | ~statistic.seen[part]] = -torch.inf
         value, cluster = wish.topk(n_found, dim=1)
         found[start : start + block, :n_found] = torch.where(value > -torch.inf, cluster, -1)
     return found
@@ -54,8 +66,10 @@ def next_best(head: SelfOrganizedSoftmax, words: Tensor, n: int) -> Tensor:
 def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
     """How typical each word is of its cluster, (V,): its count × P(its cluster | its contexts).
 
-    Frequent words that fit make good names for a cluster. `counts` (V,). Without a statistic: the count itself."""
-    counts = counts.to(head.weight.device).double()
+    Frequent words that fit make good names for a cluster. `counts` (V,). Without a statistic: the count itself. 0 for a
+    word that stands alone."""
+    cluster_of = head.partition.cluster_of
+    counts = counts.to(head.weight.device).double() * (cluster_of < head.n_clusters)
     if head.statistic is None:
         return counts
     clusters = cluster_vectors(head.vectors())
@@ -63,6 +77,6 @@ def typicality(head: SelfOrganizedSoftmax, counts: Tensor) -> Tensor:
     expected = torch.zeros_like(counts)
     for part in words.split(max(1, BLOCK_SCORES // head.n_clusters)):
         log_prob = head.statistic.logits(part, *clusters).log_softmax(1)
-        own = log_prob.gather(1, head.partition.cluster_of[part, None]).squeeze(1)
+        own = log_prob.gather(1, cluster_of[part, None].clamp(max=head.n_clusters - 1)).squeeze(1)
         expected[part] = own.double().exp()
     return counts * torch.where(head.statistic.seen, expected, 0.0)

@@ -7,6 +7,7 @@ Shapes: V words, C clusters, N places for words that stand alone, S most words i
 
 import json
 import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 FORMAT = "coterie-partition"
+UNMOVED = "no reorganisation has moved a word yet. Train for longer, with head.step() after every optimizer.step()"
 
 
 class Partition(nn.Module):
@@ -51,6 +53,7 @@ class Partition(nn.Module):
         fullest = int(torch.bincount(cluster_of, minlength=n_clusters)[:n_clusters].max())
         self.n_words = cluster_of.numel()
         self.n_clusters, self.n_own = n_clusters, n_own
+        self.random = False  # whether it is still as it was drawn at random
         self.capacity = fullest if capacity is None else capacity
         if fullest > self.capacity:
             raise ValueError(f"a cluster holds {fullest} words, more than the capacity of {self.capacity}")
@@ -66,8 +69,9 @@ class Partition(nn.Module):
         self.assign_(cluster_of)
 
     @torch.no_grad()
-    def assign_(self, cluster_of: Tensor) -> None:
+    def assign_(self, cluster_of: Tensor, random: bool = False) -> None:
         """Assigns every word anew, in-place: captured CUDA graphs read the same memory. `cluster_of` (V,)."""
+        self.random = random
         # Read everything before writing: `cluster_of` may be this partition's own buffer.
         words = cluster_of.argsort(stable=True)
         self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters + 1).cumsum(0)
@@ -150,7 +154,9 @@ class Partition(nn.Module):
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, vocabulary: Sequence[str] | None = None) -> None:
-        """Writes `to_text` to a file."""
+        """Writes `to_text` to a file; warns of a random partition."""
+        if self.random:
+            warnings.warn(f"{path} gets random clusters: {UNMOVED}", UserWarning, stacklevel=2)
         Path(path).write_text(self.to_text(vocabulary), encoding="utf-8")
 
     def to_text(self, vocabulary: Sequence[str] | None = None) -> str:
@@ -165,6 +171,8 @@ class Partition(nn.Module):
             "n_clusters": self.n_clusters,
             "capacity": self.capacity,
         }
+        if self.random:
+            head["random"] = True
         if own := lists.pop():
             head["own"] = own
         rows = ",\n  ".join(json.dumps(cluster, ensure_ascii=False) for cluster in lists)
@@ -206,6 +214,7 @@ class Partition(nn.Module):
             clusters = [[ids[word] for word in cluster] for cluster in clusters]
         partition = cls.from_lists(clusters[:-1], content["n_words"], clusters[-1])
         partition.capacity = max(partition.capacity, content["capacity"])
+        partition.random = bool(content.get("random", False))
         return partition
 
     def _load_from_state_dict(
@@ -223,7 +232,7 @@ class Partition(nn.Module):
         if given is not None and given.shape == self.cluster_of.shape:
             if self.cluster_of is given:  # with `assign=True`, this layer's moves would change the state dict's owner
                 self.cluster_of = given.clone()
-            self.assign_(self.cluster_of)
+            self.assign_(self.cluster_of, self.random)
 
 
 def random_partition(
@@ -254,7 +263,9 @@ def random_partition(
         size[clusters] += 1
         mass[clusters] += counts[words]
         dealt += words.numel()
-    return Partition(cluster_of, n_clusters, capacity, n_own)
+    partition = Partition(cluster_of, n_clusters, capacity, n_own)
+    partition.random = True
+    return partition
 
 
 def no_room(left: int, n_clusters: int, capacity: int, budget: int) -> ValueError:

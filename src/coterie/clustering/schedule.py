@@ -21,6 +21,7 @@ Every = int | Literal["auto"] | None
 class Schedule(Protocol):
     """Decides after every update; `state` is what a checkpoint needs."""
 
+    until: int | None  # the last update at which words may move; None: no end
     state: tuple[int, ...]
 
     def is_due(self, update: int, targets: Callable[[], int]) -> bool:
