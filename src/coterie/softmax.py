@@ -290,6 +290,7 @@ class SelfOrganizedSoftmax(nn.Module):
             return self.reorganize()
         except ValueError as error:
             warnings.warn(f"the clusters stay as they are: {error}", UserWarning, stacklevel=2)
+            self.tally.set_targets(0)  # or it would be tried again at every update
             self.schedule.moved(self.updates, 1.0)
             return None
 
