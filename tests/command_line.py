@@ -6,7 +6,7 @@ from coterie_lab.cli import app
 
 SMALL = [
     "--hidden=16", "--embedding=16", "--sequences=8", "--length=7", "--epochs=1", "--learning-rate=0.3",
-    "--device=cpu", "--head-option=reorganize_every=10",
+    "--device=cpu", "--head-option=own_words=8",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from coterie_lab.tasks.language.settings import Settings, from_preset
 
 SMALL: dict[str, Any] = {
     "hidden": 16, "embedding": 16, "sequences": 8, "length": 7, "epochs": 2, "log_every": 1, "device": "cpu",
-    "head_options": {"reorganize_every": 15},
+    "head_options": {"own_words": 8},
 }  # fmt: skip
 
 

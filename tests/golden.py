@@ -23,10 +23,11 @@ FILE = Path(__file__).with_name("golden.json")
 
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "self-organized": {},
+    "no word alone": {"settle": 0.7, "head_options": {"own_words": 0, "reorganize_every": 15}},
     "tied": {"tied": True},
     "adagrad": {"optimizer": "adagrad", "learning_rate": 0.1, "clip": 0.25},
-    "table": {"head_options": {"reorganize_every": 15, "statistic": "table", "score": "paper"}},
-    "relu": {"head_options": {"reorganize_every": 15, "activation": "relu", "label_smoothing": 0.1}},
+    "table": {"head_options": {"own_words": 8, "statistic": "table", "score": "paper"}},
+    "relu": {"head_options": {"own_words": 8, "activation": "relu", "label_smoothing": 0.1}},
     "as in the paper": {"preset": "paper", "head_options": {"reorganize_every": 15}},
     **{
         head: {"head": head, "head_options": {}}

@@ -1,6 +1,7 @@
 """The command line `coterie`; every error that its user can cause is one line, never a traceback."""
 
 import sys
+import warnings
 from typing import Annotated
 
 try:
@@ -45,7 +46,8 @@ for panel, commands in {"Trained models": (clusters, report, serve), "Comparison
 
 
 def main() -> None:
-    """Runs the command; errors are one line."""
+    """Runs the command; errors and warnings are one line."""
+    warnings.formatwarning = lambda message, *where: f"coterie: {message}\n"
     try:
         app()
     except KeyboardInterrupt:

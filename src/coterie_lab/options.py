@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 GROUPS = ("", "model", "head", "optimizer", "data", "run")  # in the order of `--help`; "" stands with the usual options
 
@@ -66,13 +66,12 @@ def check(settings: Any) -> None:
 
 def parts(hint: Any) -> tuple[Any, ...]:
     """The types of a field; both for `int | None`."""
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The values of a Literal field; () for any other."""
-    first = parts(hint)[0]
-    return get_args(first) if get_origin(first) is Literal else ()
+    """The words that a field may hold, those of its Literal; () for any other field."""
+    return tuple(word for part in parts(hint) if get_origin(part) is Literal for word in get_args(part))
 
 
 _KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
@@ -88,9 +87,17 @@ def _wanted(hint: Any, known: Option, value: Any) -> str | None:
     """What a value should be, in words; None if it is valid."""
     if value is None and NoneType in parts(hint):
         return None
-    if allowed := choices(hint):
-        return None if value in allowed else f"one of {', '.join(allowed)}"
-    first = parts(hint)[0]
+    words = choices(hint)
+    if isinstance(value, str) and value in words:
+        return None
+    others = [part for part in parts(hint) if get_origin(part) is not Literal]
+    if not others:
+        return f"one of {', '.join(words)}"
+    wanted = _wanted_kind(others[0], known, value)
+    return wanted and " or ".join((*words, wanted))
+
+
+def _wanted_kind(first: Any, known: Option, value: Any) -> str | None:
     if (kind := get_origin(first) or first) not in _KINDS:
         return None
     types, said = _KINDS[kind]

@@ -37,7 +37,7 @@ def takes(
             found = {name: values.pop(name) for name in order}
             sources = {name: context.get_parameter_source(name) for name in order}
             given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-            function(**values, given={name: _value(known[name], found[name]) for name in given})
+            function(**values, given={name: _value(known[name], hints[name], found[name]) for name in given})
 
         own = [one for name, one in signature(function, eval_str=True).parameters.items() if name != "given"]
         first = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -56,8 +56,9 @@ def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | N
         first, default = list[str], [f"{key}={value}" for key, value in default.items()]
         told["metavar"] = "NAME=VALUE"
     elif allowed:  # plain text for typer: the settings check it and list the choices
+        *words, last = *allowed, *(["a number"] if int in parts(hint) else [])
+        told["help"] = f"{', '.join(words)} or {last}: {known.help}"
         first = str
-        told["help"] = f"{', '.join(allowed[:-1])} or {allowed[-1]}: {known.help}"
         told["autocompletion"] = lambda: list(allowed)
     if default is None:
         first, told["show_default"] = first | None, shown or known.unset or False
@@ -68,8 +69,10 @@ def _parameter(name: str, known: Option, hint: Any, default: Any, shown: str | N
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(known: Option, value: Any) -> Any:
+def _value(known: Option, hint: Any, value: Any) -> Any:
     """Converts a command-line value to the field's value."""
     if isinstance(value, list):
         return pairs(value)
+    if choices(hint) and int in parts(hint) and value.isdecimal():
+        return int(value)
     return None if known.off is not None and value == known.off else value

@@ -46,6 +46,7 @@ def cluster(
     from coterie_lab.tasks.language.trained import Trained
     from coterie_lab.tasks.summarization import clusters
     from coterie_lab.training.logs import Listening
+    from coterie_lab.training.moves import RANDOM
     from coterie_lab.training.run import Run
 
     pairs = Pairs.open(data)
@@ -61,6 +62,8 @@ def cluster(
         console.print("stopped; continue with --resume")
         raise typer.Exit(130)
     typer.echo(f"clusters written to {written}; `coterie clusters {out}` shows them")
+    if clusters.load(written, pairs).random:
+        typer.echo(f"these clusters are {RANDOM}; train for longer, with more --epochs", err=True)
 
 
 @summarize.command()
@@ -72,7 +75,7 @@ def train(
         Path | None,
         Option(
             help="clusters: a file, or the folder of `coterie summarize cluster`; they stay fixed unless "
-            "--head-option reorganize_every=N is given"
+            "--head-option reorganize_every=auto, or a number of updates, is given"
         ),
     ] = None,
     resume: training.Resume = False,

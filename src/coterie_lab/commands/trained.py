@@ -23,23 +23,33 @@ def clusters(
     everything: Annotated[bool, Option("--all", help="show all clusters with all their words")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the clusters that a trained model has found, or a word's cluster with its nearest words."""
+    """Show the clusters that a trained model has found and words that stand alone, or a word's cluster with its nearest
+    words."""
     from coterie_lab.tasks.language import clusters as finder
     from coterie_lab.tasks.language.trained import Trained
+    from coterie_lab.training.moves import RANDOM
 
     trained = Trained.open(run, "cpu")
     companies = [finder.company(trained, word, length) for word in words or ()]
     found = [] if words else finder.clusters(trained) if everything else finder.table(trained, n, length)
+    alone = None if words else finder.alone(trained, None if everything else length)
+    if trained.organized.partition.random:
+        typer.echo(f"the clusters of {run} are {RANDOM}", err=as_json)
     if as_json:
-        everyone: list[Any] = [*companies, *found]
+        everyone: list[Any] = [*companies, *([alone] if alone else []), *found]
         typer.echo(json.dumps([asdict(one) for one in everyone], indent=1, ensure_ascii=False))
         return
     for one in companies:
         cluster = one.cluster
+        if cluster is None:
+            typer.echo(f"{one.word}: stands alone, in no cluster, because it is so frequent")
+            continue
         typer.echo(f"{one.word}: cluster {cluster.number}, {cluster.size} words: {' '.join(cluster.words)}")
         typer.echo(f"  nearest in it: {' '.join(one.neighbours)}")
         for other in one.next_best:
             typer.echo(f"  next best: cluster {other.number}: {' '.join(other.words)}")
+    if alone:
+        typer.echo(f"alone  {alone.share:6.2%}  {' '.join(alone.words)}")
     for cluster in found:
         typer.echo(f"{cluster.number:>5}  {cluster.share:6.2%}  {' '.join(cluster.words)}")
 

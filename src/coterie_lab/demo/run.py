@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.clustering.neighbours import mass
 from coterie.metrics import Measures
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.data.grammar import Grammar
@@ -32,6 +33,7 @@ class Result:
     organized: SelfOrganizedSoftmax | None  # the head, if it has clusters
     perplexity: list[float] = field(default_factory=list)  # on the development text, after each epoch
     agreement: list[float] = field(default_factory=list)  # with the grammar's classes: at the start, after each epoch
+    alone: int = 0  # words that stand alone, and count as a class of their own
     measures: Measures | None = None
     seconds: float = 0.0
     curves: Curves = field(default_factory=Curves)
@@ -59,6 +61,7 @@ def train(head: nn.Module, grammar: Grammar, setting: Setting, text: Tensor, dev
     if organized is not None:
         history = History(organized.partition.cluster_of)
         result.agreement.append(agreement(organized, grammar))
+        result.alone = organized.partition.own.numel()
         result.moves = history.moves
     for epoch in range(setting.epochs):
         state = None
@@ -101,17 +104,20 @@ def heads(grammar: Grammar, setting: Setting, counts: Tensor) -> dict[str, Calla
 
 
 def agreement(head: SelfOrganizedSoftmax, grammar: Grammar) -> float:
-    """Adjusted mutual information of the clusters with the grammar's classes: 0 by chance, 1 when they are the same."""
+    """Adjusted mutual information of the clusters with the grammar's classes: 0 by chance, 1 when they are the same.
+
+    Words that stand alone count as a class of their own."""
     from sklearn.metrics import adjusted_mutual_info_score
 
-    clusters = head.partition.cluster_of.cpu().numpy()
-    return float(adjusted_mutual_info_score(grammar.class_of.numpy(), clusters))
+    clusters = head.partition.cluster_of.cpu()
+    classes = torch.where(clusters == head.n_clusters, len(grammar.class_names), grammar.class_of)
+    return float(adjusted_mutual_info_score(classes.numpy(), clusters.numpy()))
 
 
 def some_clusters(head: SelfOrganizedSoftmax, grammar: Grammar, n: int, length: int) -> list[tuple[str, list[str]]]:
     """A few clusters, evenly from frequent to rare: the class of most of its words, and its frequent words."""
-    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, head.partition.cluster_of, head.counts)
-    filled = [cluster for cluster in mass.argsort(descending=True).tolist() if mass[cluster] > 0]
+    of_cluster = mass(head.partition, head.counts)
+    filled = [cluster for cluster in of_cluster.argsort(descending=True).tolist() if of_cluster[cluster] > 0]
     rows = []
     for cluster in filled[:: max(len(filled) // n, 1)][:n]:
         words = head.partition.members(cluster)
@@ -133,6 +139,7 @@ def contents(results: dict[str, Result], setting: Setting, words: list[str], cou
             facts={
                 **(asdict(result.measures) if result.measures else {}),
                 "perplexity": min(result.perplexity),
+                **({"alone": result.alone} if result.organized else {}),
                 "words": len(words),
                 "updates": result.curves.evaluated[-1],
                 "seconds": result.seconds,

@@ -1,6 +1,7 @@
 """The size of the demonstration."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from coterie_lab.options import check, option
 
@@ -16,7 +17,9 @@ class Setting:
     length: int = option(20, "words of each sequence in a batch", "data", least=1)
     epochs: int = option(3, "passes over the generated text", "optimizer", least=1)
     learning_rate: float = option(1e-3, "of Adam", "optimizer", above=0)
-    reorganize_every: int = option(100, "updates between two reorganizations of the clusters", "head", least=1)
+    reorganize_every: int | Literal["auto"] = option(
+        "auto", "updates between two reorganizations of the clusters, or as many as it takes", "head", least=1
+    )
     seed: int = option(0, "seed of the text, the parameters and the first clusters", "run", least=0)
 
     def __post_init__(self) -> None:

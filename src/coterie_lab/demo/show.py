@@ -64,7 +64,10 @@ def show(console: Console, setting: Setting, out: Path) -> None:
     table.add_row("speed", "1×", f"{full.seconds / ours.seconds:.1f}×", "")
     console.print(table)
     recovered = " → ".join(f"{abs(value):.2f}" if abs(value) < 0.005 else f"{value:.2f}" for value in ours.agreement)
-    console.print(f"Clusters against the grammar's classes (adjusted mutual information, 1 is perfect): {recovered}")
+    console.print(
+        f"Clusters against the grammar's classes (adjusted mutual information, 1 is perfect): {recovered}. "
+        f"{ours.alone} frequent words stand alone, and count as a class of their own."
+    )
     clusters = Table(title="Some clusters")
     clusters.add_column("mostly")
     clusters.add_column("most frequent words")

@@ -11,6 +11,7 @@ from typing import Any
 from coterie_lab.experiments.comparison import Row
 from coterie_lab.training.environment import describe
 from coterie_lab.training.logs import read_journal
+from coterie_lab.training.moves import RANDOM
 from coterie_lab.training.run import Run, read_json, write_json, write_whole
 
 Data = dict[str, Any]
@@ -44,6 +45,12 @@ def write(out: Path, report: Data, markdown: list[str]) -> None:
 def results(row: Row[Any]) -> list[Data]:
     """The result of each run."""
     return [read_json(Run(path).result) for path in row.paths]
+
+
+def label(row: Row[Any]) -> str:
+    """What a row is called in the tables; it says so if its clusters are still random."""
+    random = any(result.get("random_clusters") for result in results(row))
+    return f"{row.variant.label} (clusters {RANDOM})" if random else str(row.variant.label)
 
 
 def records(path: Path, event: str) -> list[Data]:

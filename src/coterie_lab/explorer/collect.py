@@ -76,6 +76,8 @@ def _collect(path: Path, name: str) -> Content:
             moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
             organized = Organized(head, trained.words, head.counts, moves)
             facts["clusters"] = int((head.partition.sizes > 0).sum())
+            facts["alone"] = head.partition.own.numel()
+            facts["random"] = head.partition.random
     started = read_journal(run.environments)
     return Content(
         name=name, head=config["settings"].get("head", kind), curves=curves(path), facts=facts,

@@ -1,6 +1,6 @@
 """The explorer's data for one model: words and their neighbours, a map of the clusters, and the history of moves.
 
-Everything is plain data for JSON, in which words are ids.
+Everything is plain data for JSON, in which words are ids. Words that stand alone are on no map and have no neighbours.
 
 Shapes: V words, C clusters, S words of a cluster, N clusters with words.
 """
@@ -49,7 +49,7 @@ def atlas(model: Organized) -> Atlas:
     head, partition, counts = model.head, model.head.partition, model.counts.cpu()
     sizes = partition.sizes.cpu()
     filled = sizes.nonzero().squeeze(1)
-    mass = torch.zeros(head.n_clusters, dtype=torch.int64).index_add_(0, partition.cluster_of.cpu(), counts)
+    mass = company.mass(partition, counts)
     typical = company.typicality(head, counts).cpu()
     labels = []
     for number in filled.tolist():
@@ -75,6 +75,8 @@ def explore(model: Organized) -> dict[str, Any]:
         "words": model.words,
         "counts": model.counts.tolist(),
         "clusterOf": partition.cluster_of.tolist(),
+        "alone": head.n_clusters,  # the cluster of a word that stands alone
+        "random": partition.random,
         "neighbours": neighbours.flatten().tolist(),  # indices into the members of the word's cluster, padded by -1
         "nextBest": company.next_best(head, everyone, RUNNERS_UP).flatten().tolist(),
         "clusters": [

@@ -12,6 +12,7 @@ from coterie_lab.explorer import treemap
 from coterie_lab.explorer.collect import Content, Curves
 from coterie_lab.explorer.explorer import Organized, atlas
 from coterie_lab.needed import needed_for
+from coterie_lab.training.moves import RANDOM
 
 # Okabe and Ito's colours, from dark to light, each with its own dashes.
 STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#56B4E9", (0, (5, 1, 1, 1))))
@@ -71,7 +72,8 @@ def draw_comparison(contents: list[Content], path: Path) -> list[Path]:
 
 
 def draw_map(model: Organized, path: Path, words: int = 3) -> list[Path]:
-    """Draws a map of all clusters with their most typical words; areas are shares of the text, like ones together."""
+    """Draws a map of all clusters with their most typical words; areas are shares of the text in clusters, like ones
+    together."""
     found = atlas(model)
     width, height = 12.0, 8.0
     boxes = treemap.rectangles(found.mass, found.places, width, height)
@@ -92,6 +94,8 @@ def draw_map(model: Organized, path: Path, words: int = 3) -> list[Path]:
         axes.set_xlim(0, width)
         axes.set_ylim(height, 0)
         axes.set_axis_off()
+        if model.head.partition.random:
+            axes.set_title(f"These clusters are {RANDOM}")
         return _save(figure, pyplot, path)
 
 

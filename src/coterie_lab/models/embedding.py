@@ -3,6 +3,7 @@
 Shapes: V words, C clusters, D width.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,10 +26,15 @@ class Embedding(nn.Embedding):
         if self._head is None:
             return vectors
         (head,) = self._head
-        return vectors + look_up(head.cluster_weight, head.partition.cluster_of[words])
+        cluster = head.partition.cluster_of[words]
+        alone = cluster == head.n_clusters
+        # A word that stands alone takes some vector, which is masked. Not the same for all: on a GPU the gradients of a
+        # vector are added up one after the other, and most of a text is such words.
+        of_cluster = look_up(head.cluster_weight, torch.where(alone, words % head.n_clusters, cluster))
+        return vectors + of_cluster.masked_fill(alone[..., None], 0.0)
 
     def add_clusters(self, head: SelfOrganizedSoftmax) -> None:
-        """From now on, adds to each word's vector that of its current cluster in this head."""
+        """From now on, does what `head.embed` does: adds to each word's vector that of its cluster, if it has one."""
         self._head = (head,)
 
 

@@ -1,4 +1,5 @@
-"""The predictions of a language model for a text: first a cluster, then a word in it; described by OpenAPI.
+"""The predictions of a language model for a text: a word that stands alone, or a cluster and a word in it; described
+by OpenAPI.
 
 Shapes: L words read, D width, S words of a cluster.
 """
@@ -55,10 +56,11 @@ class WordChance(BaseModel):
 
 
 class Prediction(BaseModel):
-    """A prediction; the clusters' probabilities sum to one."""
+    """A prediction; the probabilities of clusters and words that stand alone together sum to one."""
 
     read: list[Read]
     clusters: list[ClusterChance] = Field(description="all that have words, most probable first; none: no such head")
+    alone: list[WordChance] = Field(description="the words that stand alone, beside the clusters, most probable first")
     words: list[WordChance] = Field(description="the most probable words of all, P(w|h)")
 
 
@@ -83,18 +85,21 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, text: str, n: int) -> Prediction:
-        """The input's words as the model reads them, P(c|h) of all clusters that have words, and the best n words."""
+        """The input's words as the model reads them, P(c|h) of all clusters that have words, P(w|h) of all words that
+        stand alone, and the best n words."""
         hidden = self._hidden(text)
-        values, words = self._search(hidden, min(n, len(self.trained.words)))
-        clusters = []
+        log_prob, words = self._search(hidden, min(n, len(self.trained.words)))
+        clusters, alone = [], []
         if self.organized is not None:
-            probability = self.organized.cluster_log_prob(hidden).double().exp()
-            filled = self.organized.partition.sizes.nonzero().squeeze(1)
-            order = filled[probability[filled].argsort(descending=True, stable=True)]
-            both = zip(order.tolist(), probability[order].tolist(), strict=True)
+            partition, root = self.organized.partition, self.organized.root_log_prob(hidden)
+            filled, own = partition.sizes.nonzero().squeeze(1), partition.own
+            values, order = root[filled].sort(descending=True, stable=True)
+            both = zip(filled[order].tolist(), values.double().exp().tolist(), strict=True)
             clusters = [ClusterChance(cluster=cluster, p=p) for cluster, p in both]
+            values, order = root[partition.n_clusters :][: own.numel()].sort(descending=True, stable=True)
+            alone = self._named(own[order], values)
         read = [Read(word=word, known=word in self.trained.id_of) for word in self.trained.tokens(text)]
-        return Prediction(read=read, clusters=clusters, words=self._named(words, values))
+        return Prediction(read=read, clusters=clusters, alone=alone, words=self._named(words, log_prob))
 
     @torch.no_grad()
     def open(self, text: str, cluster: int) -> Opened:

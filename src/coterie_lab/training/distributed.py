@@ -96,7 +96,8 @@ class SharedHead:
 
     A running mean depends on the order of its samples, so merging separate means later would give other results than
     one process. The hidden vectors of a step, T × D, are small next to the gradients, which are exchanged anyway. With
-    all of them in the same order, every process computes the same statistic, counts and clusters.
+    all of them in the same order, every process computes the same statistic, counts and clusters. The number of
+    targets, by which the head decides when to reorganise, is that of all, too.
     """
 
     def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
@@ -119,6 +120,13 @@ class SharedHead:
         total = loss.clone()  # not finite if any process's is not
         dist.all_reduce(total)
         self.remember_own(everyones, group(words, self.head.partition), total)
+        # The head has counted the targets of this process; to reorganise at the same update, all must count all.
+        self.head.tally.add_targets(_n_used(words, total) - _n_used(grouping.word, loss))
+
+
+def _n_used(words: Tensor, loss: Tensor) -> Tensor:
+    """How many targets (T,) the head uses, (): none if the batch's `loss` () is not finite."""
+    return torch.where(loss.isfinite(), (words >= 0).sum(), 0)
 
 
 def _gathered(part: Tensor, world: World) -> Tensor:

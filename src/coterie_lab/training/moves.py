@@ -1,5 +1,7 @@
 """The history of the clusters: those of all words at the start of a run, and the moves of each reorganization.
 
+The cluster of a word that stands alone is C, one past the last, as in a partition.
+
 Each is a line of JSON, so that the file can be truncated at a checkpoint like the run's other journals. At first nearly
 all words move; their numbers and clusters are compressed to about two bytes per move.
 
@@ -22,6 +24,9 @@ from coterie_lab.training.logs import Journal, read_journal
 
 Numbers = NDArray[np.int32]
 
+# What is to be said of clusters in which nothing has been found.
+RANDOM = "random: no reorganization yet"
+
 
 @dataclass(frozen=True)
 class Move:
@@ -36,7 +41,7 @@ class History:
     """Follows a partition from one reorganization to the next."""
 
     def __init__(self, cluster_of: Tensor) -> None:
-        """`cluster_of` (V,): the current clusters."""
+        """`cluster_of` (V,): the current clusters, as in a partition."""
         self.last = _numbers(cluster_of)
         words = np.arange(self.last.size, dtype=np.int32)
         self.moves = [Move(0, words, self.last)]

@@ -70,12 +70,15 @@ class TrainingSettings:
 # Arguments that the caller of a head sets, and that are therefore not options.
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
-# Head options of the preset "paper": in the paper, no head initialises biases from the counts.
+# Head options of the preset "paper": in the paper, no head initialises biases from the counts, no word stands alone, and
+# words move every 1,000 updates.
 _PRINTED_BIASES: dict[str, Any] = {"biases": "random"}
 _NO_BIASES: dict[str, Any] = {"bias": False}
 AS_PRINTED = {
     **dict.fromkeys(("full", "full-compiled", "full-chunked", "importance", "nce"), _PRINTED_BIASES),
-    **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _NO_BIASES),
+    **dict.fromkeys(("hsm-frequency", "hsm-similarity"), _NO_BIASES),
+    "random-clusters": {**_NO_BIASES, "own_words": 0},
+    "self-organized": {**_NO_BIASES, "own_words": 0, "reorganize_every": 1000},
 }
 
 

@@ -75,6 +75,7 @@ def train(
             result = {
                 "best": progress.best, "updates": progress.step, "training_seconds": progress.seconds,
                 "starting_seconds": progress.starting, "peak_memory": progress.memory or None,
+                "random_clusters": made.clusters_are_random(),
             }  # fmt: skip
             world.by_main(lambda: write_json(run.result, result))
     world.everyone(None)  # all leave together: a connection that breaks ends a process with an error

@@ -88,6 +88,11 @@ class Task:
 
         head.reorganize = watched  # type: ignore[method-assign]
 
+    def clusters_are_random(self) -> bool:
+        """Whether the head has clusters that could move, and none has yet."""
+        head = self.model.head
+        return isinstance(head, SelfOrganizedSoftmax) and head.statistic is not None and head.partition.random
+
     def state(self) -> dict[str, Any]:
         """The state of this process for a checkpoint, besides model and optimizer."""
         return {}

@@ -110,4 +110,7 @@ class Trained(Generic[AnyModel, AnySettings]):
 def _saved_clusters(state: dict[str, Tensor]) -> Partition | None:
     """The clusters in a saved model, if its head has any."""
     cluster_of, clusters = state.get("head.partition.cluster_of"), state.get("head.cluster_weight")
-    return None if cluster_of is None or clusters is None else Partition(cluster_of, clusters.shape[0])
+    if cluster_of is None or clusters is None:
+        return None
+    n_clusters = clusters.shape[0]
+    return Partition(cluster_of, n_clusters, n_own=int((cluster_of == n_clusters).sum()))

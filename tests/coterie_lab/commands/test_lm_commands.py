@@ -154,16 +154,21 @@ def test_clusters_are_shown(corpus, run):
     everything = json.loads(coterie("clusters", run, "--all", "--json").stdout)
     assert sorted(word for cluster in everything for word in cluster["words"]) == sorted(corpus.words)
     assert sum(cluster["share"] for cluster in everything) == pytest.approx(1)
+    alone, *everything = everything
+    assert (alone["number"], alone["size"]) == (None, 8)
+    assert set(alone["words"]) == {corpus.words[w] for w in corpus.counts.argsort(descending=True, stable=True)[:8]}
     assert [cluster["share"] for cluster in everything] == sorted((c["share"] for c in everything), reverse=True)
-    assert len(coterie("clusters", run, "--n", "3").stdout.splitlines()) == 3
+    lines = coterie("clusters", run, "--n", "3").stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("alone ")
     readable = [cluster["number"] for cluster in everything if len(cluster["words"]) > 2]
     for n in (1, 2, len(readable) - 1, len(readable), len(readable) + 5):
-        shown = [cluster["number"] for cluster in json.loads(coterie("clusters", run, "--n", n, "--json").stdout)]
+        shown = [cluster["number"] for cluster in json.loads(coterie("clusters", run, "--n", n, "--json").stdout)[1:]]
         places = [readable.index(number) for number in shown]
         assert len(set(places)) == min(n, len(readable))
         assert places == sorted(places)
         assert n < 2 or (places[0], places[-1]) == (0, len(readable) - 1)  # from the most frequent to the rarest
-    word = corpus.words[4]
+    word = corpus.words[24]
     company = json.loads(coterie("clusters", run, word, "--json").stdout)[0]
     own = next(cluster for cluster in everything if word in cluster["words"])
     assert company["cluster"]["number"] == own["number"]
@@ -171,6 +176,19 @@ def test_clusters_are_shown(corpus, run):
     assert own["number"] not in [cluster["number"] for cluster in company["next_best"]]
     assert len(company["next_best"]) == 3
     assert coterie("clusters", run, word).stdout.startswith(f"{word}: cluster {own['number']}")
+    frequent = alone["words"][0]
+    assert coterie("clusters", run, frequent).stdout.startswith(f"{frequent}: stands alone, in no cluster")
+    found = json.loads(coterie("clusters", run, frequent, "--json").stdout)
+    assert found == [{"word": frequent, "cluster": None, "neighbours": [], "next_best": []}]
+
+
+def test_random_clusters_are_called_so(corpus, tmp_path):
+    arguments = [*SMALL[:-1], "--head-option=reorganize_every=1000"]
+    assert coterie("lm", "train", corpus.path, "--out", tmp_path / "run", *arguments).exit_code == 0
+    for options in ((), ("--json",), (corpus.words[9],)):
+        done = coterie("clusters", tmp_path / "run", *options)
+        assert ": no reorganization yet" in (done.stderr if options == ("--json",) else done.stdout.splitlines()[0])
+    assert coterie("report", tmp_path / "run", "--out", tmp_path / "page.html").exit_code == 0
 
 
 def test_the_presets_and_other_heads_train(corpus, tmp_path):

@@ -45,8 +45,8 @@ def test_clusters_are_learned_from_both_sides_or_from_the_titles_alone(folder, t
     for path, reading in ((folder / "words", "both"), (tmp_path / "alone", "titles")):
         own = TrainedLanguageModel.open(path, "cpu")
         assert own.counts.tolist() == pairs.language(reading).counts.tolist()
-        usual = USUAL[reading]["head_options"]["reorganize_every"]
-        assert own.settings.head_options["reorganize_every"] == usual
+        assert own.settings.sequences == 4
+        assert own.settings.head_options == USUAL[reading].get("head_options", {})
     # A run goes on with the text it began with, which need not be said again, and with its options.
     done = coterie(*learn, "--out", folder / "words", "--resume")
     assert "was trained on another text" in str(done.exception)

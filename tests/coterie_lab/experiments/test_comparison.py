@@ -42,11 +42,15 @@ def test_every_head_beats_the_frequencies_by_far(compared):
     assert unigram == unigram_perplexity(corpus.counts, corpus.dev)
     assert [row["name"] for row in report["rows"]] == HEADS
     reached = {row["name"]: row["perplexity"][0] for row in report["rows"]}
+    labels = {row["name"]: row["label"] for row in report["rows"]}
     for name, perplexity in reached.items():
         assert perplexity < 0.6 * unigram, f"{name}: {perplexity:.1f}, unigram {unigram:.1f}"
     table = (out / "report.md").read_text()
     for name in HEADS:
-        assert f"| {VARIANTS[name].label} | {reached[name]:.2f} |" in table
+        # The run has fewer updates than the printed head waits for, and more than the layer needs by itself.
+        random = " (clusters random: no reorganization yet)" if name == "paper" else ""
+        assert labels[name] == VARIANTS[name].label + random
+        assert f"| {labels[name]} | {reached[name]:.2f} |" in table
     assert "published" not in table  # the paper's figures are of another text
 
 

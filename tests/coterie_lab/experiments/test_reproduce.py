@@ -55,6 +55,7 @@ def test_the_report_says_what_the_runs_wrote(done):
     assert "importance sampling" in text
     for heading in ("Table 1", "Table 2", "Figure 1", "Table 3", "How it was made"):
         assert heading in text
+    assert (report["random"], "These clusters are random" in text) == (False, False)
     assert "seed(s) 0, 1" in text
     saved = json.loads((out / "report.json").read_text())
     assert saved["rows"][0]["perplexity"] == row["perplexity"]
@@ -90,9 +91,23 @@ def test_heads_without_clusters_are_reported_too(done):
     _, report, _ = done
     full, other = report["rows"]
     assert full["cluster_perplexity"] == []
-    assert other["label"] == "K = 1,000"
+    assert other["label"] == "K = 1,000 (clusters random: no reorganization yet)"  # the runs have fewer updates
     assert full["published_perplexity"] == 144.17
     assert len(other["seconds"]) == 2
+
+
+def test_random_clusters_are_called_so_and_words_that_stand_alone_are_named(tmp_path):
+    corpus = tiny_corpus(tmp_path)
+    given = {**TINY, "head_options": {"own_words": 8, "reorganize_every": 1000}}
+    report = reproduce(str(corpus.path), tmp_path / "out", ["self-organized"], [0], **given)
+    text = (tmp_path / "out/report.md").read_text()
+    assert report["random"]
+    assert "These clusters are random: no reorganization yet." in text
+    assert text.count("self-organized (clusters random: no reorganization yet)") == 2  # in both tables
+    frequent = corpus.counts.argsort(descending=True, stable=True)[:8]
+    assert report["alone"]["words"] == [corpus.words[word] for word in frequent.tolist()]
+    assert report["alone"]["share"] == pytest.approx(float(corpus.counts[frequent].sum() / corpus.counts.sum()))
+    assert f"8 words stand alone and make up {report['alone']['share']:.1%} of the text" in text
 
 
 def test_words_that_are_markdown_are_shown_as_they_are():
@@ -204,10 +219,13 @@ def test_what_is_made_beforehand_is_part_of_the_time(done):
     assert (out / "figure2.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_text_has_its_own_way_to_reorganize():
+def test_a_text_has_its_own_way_to_reorganize_as_printed():
     often = {
-        name: experiment.settings_of(VARIANTS["self-organized"]).head_options.get("reorganize_every")
+        name: experiment.settings_of(VARIANTS["paper"]).head_options.get("reorganize_every")
         for name, experiment in EXPERIMENTS.items()
+        if name != "transformer"
     }
-    assert often == {"text8": 250, "wikitext2": 250, "generated": 100, "transformer": None}
+    assert often == {"text8": None, "wikitext2": 250, "generated": 100}
+    for experiment in EXPERIMENTS.values():
+        assert "reorganize_every" not in experiment.settings_of(VARIANTS["self-organized"]).head_options
     assert EXPERIMENTS["generated"].settings_of(VARIANTS["k-4000"]).head_options["reorganize_every"] == 4000

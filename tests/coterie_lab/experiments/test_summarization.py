@@ -59,12 +59,11 @@ def test_rows_have_the_clusters_that_they_say(compared):
 def test_what_a_row_says_is_said_to_its_run():
     assert [VARIANTS[name].reading("best") for name in CLUSTERED] == ["both", "titles", "both", None]
     assert [VARIANTS[name].reading("paper") for name in CLUSTERED] == ["titles", "titles", "titles", None]
-    every = [VARIANTS[name].settings("best").head_options["reorganize_every"] for name in CLUSTERED]
-    assert every == [None, None, 100, 100]
+    every = [VARIANTS[name].settings("best").head_options.get("reorganize_every", "auto") for name in CLUSTERED]
+    assert every == [None, None, "auto", "auto"]
     # What is given for all of them leaves a row what it is.
     moving = VARIANTS["moving"].settings("best", head_options={"label_smoothing": 0.2})
-    assert moving.head_options == {"projection": False, "label_smoothing": 0.2, "reorganize_every": 100}
-    assert moving.settle == VARIANTS["joint"].settings("best").settle == 0.5
+    assert moving.head_options == {"projection": False, "label_smoothing": 0.2, "reorganize_every": "auto"}
 
 
 def test_the_report_says_what_the_runs_wrote(compared):

@@ -6,7 +6,8 @@ from coterie_lab.explorer.collect import collect
 from coterie_lab.explorer.page import build
 from coterie_lab.tasks.language.clusters import company
 from coterie_lab.tasks.language.trained import Trained
-from coterie_lab.training.moves import partitions, read_moves
+from coterie_lab.training import checkpoint
+from coterie_lab.training.moves import partitions, read_moves, until
 from coterie_lab.training.run import Run
 from tests.browser import Visit, browsing, counts, eventually, shows
 from tests.hostile import LONG, SCRIPT, WORDS, hostile_run
@@ -46,7 +47,7 @@ def test_it_opens_from_disk_and_asks_for_nothing(browser, url, run):
 
 def test_a_word_is_found_with_its_company(browser, url, run):
     trained = Trained.open(run, "cpu")
-    word = trained.words[3]
+    word = trained.words[23]
     expected = company(trained, word, length=8)
     visit = Visit(browser, url)
     with visit as page:
@@ -68,17 +69,52 @@ def test_a_word_is_found_with_its_company(browser, url, run):
     assert visit.faults == []
 
 
+def test_a_word_that_stands_alone_is_shown_as_such(browser, url, run):
+    trained = Trained.open(run, "cpu")
+    alone = [trained.words[word] for word in trained.organized.partition.own.tolist()]
+    word = next(word for word in alone if word.isalpha())
+    visit = Visit(browser, url)
+    with visit as page:
+        assert page.locator("#random").is_hidden()
+        find(page, word).first.click()
+        shows(page.locator("#detail h3"), word)
+        assert page.locator("#detail > .chips").count() == 0
+        assert page.locator("#detail ul .cluster").count() == 0
+        counts(page.locator(".tile.chosen"), 0)
+        page.locator("#detail .cluster").first.click()
+        shows(page.locator("#detail h3"), "Words that stand alone")
+        shown = page.locator("#detail .chip").all_inner_texts()
+        assert sorted(shown) == sorted(alone)
+        page.locator("#detail .close").click()
+        page.get_by_text("8 frequent words that stand alone").click()
+        shows(page.locator("#detail h3"), "Words that stand alone")
+    assert visit.faults == []
+
+
+def test_random_clusters_are_called_so(browser, tmp_path):
+    run = hostile_run(tmp_path, head_options={"reorganize_every": 10**6})
+    path = tmp_path / "page.html"
+    path.write_text(build(collect([run])), encoding="utf-8")
+    with Visit(browser, path.as_uri()) as page:
+        shows(page.locator("#random strong"), "These clusters are random:")
+
+
+def moves_of(run):
+    """The moves that led to the model that was kept."""
+    return until(read_moves(Run(run).moves), checkpoint.load(Run(run).best)["evaluation"]["step"])
+
+
 def past(run, cluster):
     """Update, words that came and words that left, latest first."""
     found = [
         (move.step, int((move.clusters == cluster).sum()), int((before[move.words] == cluster).sum()))
-        for move, before in partitions(read_moves(Run(run).moves))
+        for move, before in partitions(moves_of(run))
     ]
     return found[::-1]
 
 
 def test_settled_and_restless_words_are_told_apart(browser, url, run):
-    trained, moves = Trained.open(run, "cpu"), read_moves(Run(run).moves)
+    trained, moves = Trained.open(run, "cpu"), moves_of(run)
     moved, last = ([0] * len(trained.words) for _ in range(2))
     for move in moves[1:]:
         for word in move.words.tolist():
@@ -88,7 +124,9 @@ def test_settled_and_restless_words_are_told_apart(browser, url, run):
         settled, restless = (table.locator("tbody tr").all() for table in page.locator("#tables table").all())
         assert [int(row.locator("td").first.inner_text()) for row in restless] == sorted(moved, reverse=True)[:20]
         since = [row.locator("td").first.inner_text() for row in settled]
-        assert [0 if text == "the start" else int(text) for text in since] == sorted(last)[:20]
+        alone = trained.organized.partition.own.tolist()  # they could not move
+        able = [step for word, step in enumerate(last) if word not in alone]
+        assert [0 if text == "the start" else int(text) for text in since] == sorted(able)[:20]
         for rows, record in ((restless, moved), (settled, last)):
             shown = [(row.locator(".chip").inner_text(), row.locator("td").first.inner_text()) for row in rows]
             known = {word: 0 if told == "the start" else int(told) for word, told in shown if word in trained.id_of}
@@ -113,7 +151,7 @@ def test_a_cluster_opens_with_its_words_and_its_past(browser, url, run):
         assert sorted(text for text in shown if "…" not in text) == sorted(word for word in members if len(word) <= 40)
         page.wait_for_selector("#detail .events li")
         told = page.locator("#detail .events > li").all()
-        assert page.locator("#detail .bars > span").count() == len(read_moves(Run(run).moves)) - 1
+        assert page.locator("#detail .bars > span").count() == len(moves_of(run)) - 1
         expected = [event for event in past(run, cluster) if event[1] or event[2]]
         assert len(told) == min(6, len(expected)) > 0
         for event, (step, came, left) in zip(told, expected, strict=False):
@@ -128,7 +166,8 @@ def test_a_cluster_opens_with_its_words_and_its_past(browser, url, run):
 
 def test_the_areas_are_those_of_the_measure(browser, url, run):
     trained = Trained.open(run, "cpu")
-    sizes = trained.organized.partition.sizes
+    sizes, own = trained.organized.partition.sizes, trained.organized.partition.own
+    in_clusters = trained.counts.sum() - trained.counts[own].sum()
     with Visit(browser, url, reduced_motion="reduce") as page:
         for measure in ("words", "mass"):
             page.check(f"input[value={measure}]")
@@ -139,9 +178,7 @@ def test_the_areas_are_those_of_the_measure(browser, url, run):
             for number, found in area.items():
                 members = trained.organized.partition.members(number)
                 share = (
-                    sizes[number] / sizes.sum()
-                    if measure == "words"
-                    else trained.counts[members].sum() / trained.counts.sum()
+                    sizes[number] / sizes.sum() if measure == "words" else trained.counts[members].sum() / in_clusters
                 )
                 assert found / sum(area.values()) == pytest.approx(float(share), rel=0.02, abs=1e-5)
 

@@ -56,7 +56,14 @@ def test_the_page_holds_what_the_run_wrote(run):
     assert set(WORDS) <= set(model["words"])
     assert model["counts"] == trained.counts.tolist()
     assert model["clusterOf"] == trained.organized.partition.cluster_of.tolist()
-    for word in range(len(trained.words)):
+    assert not model["random"]
+    alone = [word for word, cluster in enumerate(model["clusterOf"]) if cluster == model["alone"]]
+    assert alone == trained.organized.partition.own.tolist()
+    assert summary["facts"]["alone"] == len(alone) == 8
+    for word in alone:
+        assert set(model["neighbours"][8 * word : 8 * word + 8]) == {-1}
+        assert set(model["nextBest"][3 * word : 3 * word + 3]) == {-1}
+    for word in set(range(len(trained.words))) - set(alone):
         members = trained.organized.partition.members(model["clusterOf"][word]).tolist()
         near = [members[place] for place in model["neighbours"][8 * word : 8 * word + 8] if place >= 0]
         assert len(near) == min(8, len(members) - 1)
@@ -221,8 +228,11 @@ def test_words_that_never_could_move_have_no_history(full_run):
 
 def test_a_fixed_partition_with_empty_clusters_is_explored():
     head = SelfOrganizedSoftmax(WIDTH, 30, torch.arange(1, 31), n_clusters=6, reorganize_every=None)
+    organized = Organized(head, [str(word) for word in range(30)], torch.arange(1, 31), [])
+    assert explorer.explore(organized)["random"]
     head.partition.assign_(torch.arange(30) % 2 * 3)
-    found = explorer.explore(Organized(head, [str(word) for word in range(30)], torch.arange(1, 31), []))
+    found = explorer.explore(organized)
+    assert not found["random"]
     assert [cluster["number"] for cluster in found["clusters"]] == [0, 3]
     assert found["clusters"][1]["typical"][0] == 29
     assert set(found["nextBest"]) == {-1}

@@ -40,10 +40,15 @@ def test_its_probabilities_are_those_of_the_model(run, ask, start):
     text = " ".join(trained.words[4 : 4 + start])
     trained, probability = expected(run, text)
     told = ask("predict", text=text, words=7).json()
-    assert sum(one["p"] for one in told["clusters"]) == pytest.approx(1, abs=1e-6)
-    assert [one["p"] for one in told["clusters"]] == sorted((one["p"] for one in told["clusters"]), reverse=True)
+    for some in (told["clusters"], told["alone"]):
+        assert [one["p"] for one in some] == sorted((one["p"] for one in some), reverse=True)
+    total = sum(one["p"] for one in told["alone"])
+    assert total + sum(one["p"] for one in told["clusters"]) == pytest.approx(1, abs=1e-6)
+    own = trained.organized.partition.own.tolist()
+    assert {one["word"] for one in told["alone"]} == {trained.words[word] for word in own}
+    for one in told["alone"]:
+        assert one["p"] == pytest.approx(float(probability[trained.id_of[one["word"]]]), rel=1e-4)
     assert [one["word"] for one in told["words"]] == [trained.words[w] for w in probability.topk(7).indices.tolist()]
-    total = 0.0
     for cluster in told["clusters"]:
         opened = ask("open", text=text, cluster=cluster["cluster"]).json()
         assert sum(one["p"] for one in opened["words"]) == pytest.approx(1, abs=1e-5)
@@ -205,7 +210,8 @@ def test_the_live_page_predicts_and_goes_on(run, url):
             with page.expect_response("**/api/open") as opened, page.expect_response("**/api/predict") as predicted:
                 page.fill("#beginning", word)
             told, inside = predicted.value.json(), opened.value.json()
-            assert sum(one["p"] for one in told["clusters"]) == pytest.approx(1, abs=1e-6)
+            both = told["clusters"] + told["alone"]
+            assert sum(one["p"] for one in both) == pytest.approx(1, abs=1e-6)
             _, probability = expected(run, word)
             best = told["words"][0]
             assert best["p"] == pytest.approx(float(probability.max()), rel=1e-4)

@@ -25,7 +25,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_last_bit(corpus, tmp_path):
 def test_the_checkpoint_is_complete(corpus, tmp_path):
     train(corpus, tmp_path / "run", small(epochs=1))
     content = checkpoint.load(tmp_path / "run/checkpoint.pt")
-    assert {"head.partition.cluster_of", "head.statistic.total", "head.counts", "head.updates"} <= content[
+    assert {"head.partition.cluster_of", "head.statistic.total", "head.counts", "head._extra_state"} <= content[
         "model"
     ].keys()
     assert content["optimizer"]["state"]

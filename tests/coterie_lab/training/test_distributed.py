@@ -73,7 +73,7 @@ def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
     options = [f"--{name.replace('_', '-')}={value}" for name, value in STILL.items() if name != "head_options"]
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "coterie_lab", "lm",
-        "train", str(corpus.path), "--out", str(tmp_path / "two"), *options, "--head-option", "reorganize_every=15",
+        "train", str(corpus.path), "--out", str(tmp_path / "two"), *options, "--head-option", "own_words=8",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -182,8 +182,10 @@ def _remember(world):
         for step in hidden:
             alone(step.reshape(10, 3), target.reshape(10))
             ours(step[world.rank], target[world.rank])
+            assert ours.tally.targets() == alone.tally.targets()  # by which the head decides when to reorganise
             expected, moved = alone.step(), shared.step()
         assert moved == expected
+        assert moved is not None
         torch.testing.assert_close(ours.state_dict(), alone.state_dict())
         # A batch that one process cannot use is left out by all.
         before = ours.statistic.total.clone()
@@ -191,6 +193,7 @@ def _remember(world):
             ours(hidden[0, world.rank] * (float("nan") if world.rank else 1), target[world.rank])
             ours.step()
         assert torch.equal(ours.statistic.total, before)
+        assert ours.tally.targets() == 0
 
 
 def test_processes_that_disagree_stop(in_two_processes):

@@ -19,6 +19,7 @@ from coterie_lab.tasks.language import clusters
 from coterie_lab.tasks.language.evaluate import unigram_perplexity
 from coterie_lab.tasks.language.trained import Trained
 from coterie_lab.training.logs import read_journal
+from coterie_lab.training.moves import RANDOM
 from coterie_lab.training.run import Run, read_json
 
 TIME = "seconds of training, with making clusters beforehand"
@@ -32,14 +33,16 @@ def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int],
     organized = next((row for row in rows if row.name == "self-organized"), None) or next(
         (row for row in rows if read_journal(Run(row.paths[0]).reorganizations)), None
     )
-    found, shown = None, []
+    found, shown, alone, random = None, [], None, False
     if organized is not None:
         trained = Trained.open(organized.paths[0], "cpu")
-        shown = clusters.table(trained) if isinstance(trained.model.head, SelfOrganizedSoftmax) else []
+        if isinstance(trained.model.head, SelfOrganizedSoftmax):
+            shown, alone = clusters.table(trained), clusters.alone(trained, length=12)
+            random = trained.organized.partition.random
         found = curves(organized.paths[0])
         with suppress(ImportError):  # without matplotlib there is no figure, but the report still has its data
             draw_curves(found, out / "figure1")
-    paces = [pace(row.variant.label, row.paths[0]) for row in rows]
+    paces = [pace(reports.label(row), row.paths[0]) for row in rows]
     heads = [one for one, row in zip(paces, rows, strict=True) if not row.variant.ablation]
     draw_paces(heads or paces, out / "figure2.png")
     report = {
@@ -48,6 +51,8 @@ def write(out: Path, corpus: Corpus, rows: list[Row[Variant]], seeds: list[int],
         "length": _length(read_json(Run(rows[0].paths[0]).config)["settings"]),
         "rows": [_figures(row, len(corpus.train), published) for row in rows],
         "clusters": [asdict(one) for one in shown],
+        "alone": asdict(alone) if alone else None,  # the words that stand alone
+        "random": random,  # whether no word has moved
         "curves": asdict(found) if found else None,
         "paces": paces,  # of the first seed
         "published": published,
@@ -73,7 +78,7 @@ def _figures(row: Row[Variant], train_words: int, published: bool) -> Data:
     perplexities = ("perplexity", "cluster_perplexity", "in_cluster_perplexity")
     return {
         "name": row.name,
-        "label": row.variant.label,
+        "label": reports.label(row),
         **{name: [record[name] for record in last if name in record] for name in perplexities},
         "best": [result["best"]["perplexity"] for result in found],
         "seconds": seconds,  # of training alone
@@ -126,9 +131,17 @@ def markdown(report: Data, out: Path) -> list[str]:
         "Its data are in `report.json`, under `paces`.",
     )
     if report["clusters"]:
-        lines += section("Table 3: some clusters", "| share of the text | words |", "| ---: | --- |")
-        lines += [f"| {one['share']:.2%} | {plainly(' '.join(one['words']))} |" for one in report["clusters"]]
+        lines += section("Table 3: some clusters", *_some_clusters(report))
     return lines
+
+
+def _some_clusters(report: Data) -> list[str]:
+    lines = [f"These clusters are {RANDOM}.", ""] if report["random"] else []
+    if alone := report["alone"]:
+        frequent = plainly(" ".join(alone["words"]))
+        lines += [f"{alone['size']:,} words stand alone and make up {alone['share']:.1%} of the text: {frequent} …", ""]
+    lines += ["| share of the text | words |", "| ---: | --- |"]
+    return lines + [f"| {one['share']:.2%} | {plainly(' '.join(one['words']))} |" for one in report["clusters"]]
 
 
 def _perplexities(report: Data) -> list[str]:

@@ -68,9 +68,10 @@ VARIANTS: dict[str, Variant] = {
     "score-paper": _organized("score: the paper's", score="paper"),
     "table": _organized("statistic: the paper's table", statistic="table"),
     "no-projection": _organized("without projections", projection=False),
+    "no-own-words": _organized("no word stands alone", own_words=0),
     "k-1000": _organized("K = 1,000", reorganize_every=1000),
     "k-4000": _organized("K = 4,000", reorganize_every=4000),
-    "restless": Variant("words move to the end", {"settle": 1.0}, ablation=True),
+    "restless": _organized("K = 250, words move to the end", reorganize_every=250),
 }
 
 # The paper's Table 1 beyond its own two rows: those of it that a report has not trained, it lists all the same.

@@ -65,7 +65,7 @@ def _figures(row: Row[Variant], scores: dict[str, dict[str, list[rouge.Scores]]]
     found, logs = results(row), [records(path, "train") for path in row.paths]
     return {
         "name": row.name,
-        "label": row.variant.label,
+        "label": reports.label(row),
         "test": _scored(scores["test"][row.name]),
         "duc": _scored(scores["duc"][row.name]) if "duc" in scores else None,
         "perplexity": [result["best"]["perplexity"] for result in found],  # of the validation titles

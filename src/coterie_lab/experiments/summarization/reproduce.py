@@ -68,7 +68,8 @@ def reproduce(
         if reading is None:
             continue
         say(console, f"clusters from {'the titles' if reading == 'titles' else 'sentences and titles'}")
-        settings = language_settings(reading, **{"device": device, **(plan.language_settings or {})})
+        own = {"head_options": {"own_words": 0}} if plan.preset == "paper" else {}  # there no word stands alone
+        settings = language_settings(reading, **{"device": device, **own, **(plan.language_settings or {})})
         learned = clusters.cluster(pairs, out / f"clusters-{reading}", settings, reading, resume=True, console=console)
         if learned is None:
             return None

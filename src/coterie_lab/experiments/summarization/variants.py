@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie_lab.data.pairs import Reading
 from coterie_lab.experiments import comparison
-from coterie_lab.tasks.summarization.settings import REORGANIZE_EVERY, Settings, from_preset
+from coterie_lab.tasks.summarization.settings import Settings, from_preset
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,13 @@ class Variant(comparison.Variant):
         return "titles" if self.clusters is not None and preset == "paper" else self.clusters
 
 
-_MOVING = {"head_options": {"reorganize_every": REORGANIZE_EVERY}}
 VARIANTS: dict[str, Variant] = {
     "full": Variant("full softmax", {"head": "full"}, published="Full softmax"),
     "full-compiled": Variant("full softmax, torch.compile", {"head": "full-compiled"}),
     "self-organized": Variant("self-organized", clusters="both", published="Self-organized HSM"),
     "titles": Variant("self-organized, clusters of the titles alone", clusters="titles"),
-    "moving": Variant("self-organized, words move on", {**_MOVING, "settle": 0.5}, clusters="both"),
-    "joint": Variant("self-organized, clusters from chance on", {"settle": 0.5}),
+    "moving": Variant("self-organized, words move on", {"head_options": {"reorganize_every": "auto"}}, clusters="both"),
+    "joint": Variant("self-organized, clusters from chance on"),
     "random-clusters": Variant("hierarchical, random clusters", {"head": "random-clusters"}),
     "hsm-frequency": Variant("hierarchical, frequency bins", {"head": "hsm-frequency"}),
 }

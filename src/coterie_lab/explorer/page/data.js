@@ -29,8 +29,9 @@ class Model {
     this.byCount.forEach((word, rank) => { this.rank[word] = rank + 1; });
     this.at = new Map(this.clusters.map((cluster, place) => [cluster.number, place]));
     for (const cluster of this.clusters) Object.assign(cluster, { members: [], mass: 0 });
+    this.own = { members: [], mass: 0 }; // words that stand alone, in no cluster
     this.clusterOf.forEach((number, word) => {
-      const cluster = this.cluster(number);
+      const cluster = number === this.alone ? this.own : this.cluster(number);
       cluster.members.push(word); // ascending, as the neighbours count them
       cluster.mass += this.counts[word];
     });
@@ -42,6 +43,7 @@ class Model {
 
   // How a cluster is called, by the words most typical of it.
   label(number, n = 3) {
+    if (number === this.alone) return ["(stands alone)"];
     const cluster = this.cluster(number);
     return cluster ? cluster.typical.slice(0, n).map((word) => this.words[word]) : ["(empty now)"];
   }
@@ -50,8 +52,8 @@ class Model {
     return this.label(number).map((word) => cut(word, 24)).join(", ");
   }
 
-  frequent(number) {
-    return this.cluster(number).members.slice().sort((a, b) => this.rank[a] - this.rank[b]);
+  frequent(cluster) {
+    return cluster.members.slice().sort((a, b) => this.rank[a] - this.rank[b]);
   }
 
   nearest(word) {

@@ -14,6 +14,7 @@ async function openExplorer(run) {
   moves = null;
   map = new ClusterMap($("#map"), model, (number) => go({ cluster: number }));
   $("#map").dataset.run = $("#which select").value = run;
+  $("#random").hidden = !model.random;
   map.measure = $("#measure :checked").value;
   map.place();
   movesReady = unpack(`history-${run}`).then((history) => {
@@ -42,14 +43,17 @@ function follow() {
   const number = asked.has("cluster") ? Number(asked.get("cluster")) : -1;
   if (word in model.words) showWord(word);
   else if (model.at.has(number)) showCluster(number);
+  else if (asked.has("alone") && model.own.members.length) showAlone();
   else showNothing();
 }
 
 function showNothing() {
   map.choose(null);
   const largest = model.clusters.slice().sort((a, b) => b.members.length - a.members.length).slice(0, 1);
+  const own = model.own.members.length;
   $("#detail").replaceChildren(
-    el("p", { class: "kind" }, `${plural(model.words.length, "word")} in ${plural(model.clusters.length, "cluster")}`),
+    el("p", { class: "kind" }, `${plural(model.words.length - own, "word")} in ${plural(model.clusters.length, "cluster")}`),
+    own ? el("p", {}, aloneLink(`${plural(own, "frequent word")} that ${own === 1 ? "stands" : "stand"} alone`)) : "",
     el("p", {}, "Choose a cluster on the map, or find a word."),
     el("h4", {}, "For example"),
     el("div", { class: "chips" }, largest.flatMap((cluster) => cluster.typical).map((word) => chip(word))));
@@ -69,8 +73,13 @@ function swatch(number) {
   return found;
 }
 
+function aloneLink(label) {
+  return el("button", { type: "button", class: "cluster", onclick: () => go({ alone: 1 }) }, swatch(model.alone), el("span", {}, label));
+}
+
 function clusterLink(number) {
   const label = wordsEl(model.label(number));
+  if (number === model.alone) return aloneLink("It stands alone");
   if (!model.at.has(number)) return el("span", { class: "cluster" }, swatch(number), label);
   return el("button", { type: "button", class: "cluster", onclick: () => go({ cluster: number }) }, swatch(number), el("span", {}, label));
 }
@@ -109,10 +118,24 @@ function showCluster(number) {
     el("h3", {}, wordsEl(model.label(number))),
     el("p", { class: "facts" }, `${plural(cluster.members.length, "word")}, ${percent(cluster.mass / model.total)} of the text`),
     el("h4", {}, "Its words, frequent ones first"),
-    some(model.frequent(number), FIRST, chip, chips),
+    some(model.frequent(cluster), FIRST, chip, chips),
     past,
   );
   movesReady.then(() => past.replaceChildren(...clusterPast(number)));
+}
+
+function showAlone() {
+  const { members, mass } = model.own;
+  map.choose(null);
+  say(`${plural(members.length, "word")} that stand alone`);
+  show(
+    el("p", { class: "kind" }, "no cluster"),
+    el("h3", {}, "Words that stand alone"),
+    el("p", { class: "facts" }, `${plural(members.length, "word")}, ${percent(mass / model.total)} of the text`),
+    el("p", {}, "They are so frequent that the model predicts each beside the clusters. They never move."),
+    el("h4", {}, "Frequent ones first"),
+    some(model.frequent(model.own), FIRST, chip, chips),
+  );
 }
 
 function clusterPast(number) {
@@ -141,10 +164,10 @@ function clusterPast(number) {
 // -- a word ------------------------------------------------------------------------------------------------------
 
 function showWord(word) {
-  const own = model.clusterOf[word];
+  const own = model.clusterOf[word], alone = own === model.alone;
   map.choose(own);
-  say(`${cut(model.words[word])}, in the cluster ${model.called(own)}`);
-  const near = model.nearest(word), others = model.runnersUp(word);
+  say(`${cut(model.words[word])}, ${alone ? "which stands alone" : `in the cluster ${model.called(own)}`}`);
+  const near = alone ? [] : model.nearest(word), others = model.runnersUp(word);
   const past = el("div", { class: "past" });
   show(
     el("p", { class: "kind" }, "word"),
@@ -211,9 +234,10 @@ function fillRestless() {
   $("#restless").hidden = !moves;
   if (!moves) return;
   const every = moves.every > 1 ? ` (each stands for ${moves.every.toFixed(1)} on average)` : "";
-  $("#restless-lead").textContent = `In ${plural(moves.steps.length - 1, "reorganization")}${every} every word could move. Of words with the same record, frequent ones come first.`;
-  const restless = model.byCount.slice().sort((a, b) => moves.moved[b] - moves.moved[a]).slice(0, 20);
-  const settled = model.byCount.slice().sort((a, b) => moves.last[a] - moves.last[b]).slice(0, 20);
+  $("#restless-lead").textContent = `In ${plural(moves.steps.length - 1, "reorganization")}${every} every word ${model.own.members.length ? "in a cluster " : ""}could move. Of words with the same record, frequent ones come first.`;
+  const movable = model.byCount.filter((word) => model.clusterOf[word] !== model.alone);
+  const restless = movable.slice().sort((a, b) => moves.moved[b] - moves.moved[a]).slice(0, 20);
+  const settled = movable.slice().sort((a, b) => moves.last[a] - moves.last[b]).slice(0, 20);
   const rowOf = (word, told) => [chip(word), told, clusterLink(model.clusterOf[word])];
   $("#tables").replaceChildren(
     tableEl("The most settled", ["word", "there since update", "cluster"], Array.from(settled, (word) => rowOf(word, moves.last[word] ? whole.format(moves.steps[moves.last[word]]) : "the start"))),

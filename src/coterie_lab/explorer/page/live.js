@@ -58,12 +58,16 @@ async function answer(told, text, mine) {
   const parts = [];
   if (told.clusters.length) {
     const first = told.clusters.slice(0, 12), most = first[0].p;
-    const rest = told.clusters.slice(12).reduce((sum, one) => sum + one.p, 0);
+    const together = (all) => percent(all.reduce((sum, one) => sum + one.p, 0));
+    const others = [
+      told.clusters.length > 12 ? `${plural(told.clusters.length - 12, "other cluster")}: ${together(told.clusters.slice(12))}` : "all clusters",
+      ...(told.alone.length ? [`${plural(told.alone.length, "word")} that stand alone: ${together(told.alone)}`] : []),
+    ];
     const inside = await ask("api/open", { text, cluster: opened });
     if (mine !== asked) return;
     const called = (number) => (model && model.at.has(number) ? wordsEl(model.label(number)) : [`cluster ${number}`]);
     const bars = first.map((one) => bar(one.p, most, called(one.cluster), percent(one.p), () => { opened = one.cluster; predict(); }, one.cluster === opened));
-    parts.push(list("First a cluster: P(c|h)", rest > 0 ? `${plural(told.clusters.length - 12, "other cluster")}: ${percent(rest)} together` : "all clusters", bars));
+    parts.push(list("First a cluster: P(c|h)", others.join("; "), bars));
     const words = inside.words.slice(0, 20);
     parts.push(list("then a word in it: P(w|c,h)", `${plural(inside.words.length, "word")} in the cluster, which is worth ${percent(inside.p)}`,
       words.map((one) => bar(one.p, words[0].p, wordEl(one.word, 32), percent(one.p), () => take(one.word)))));

@@ -21,7 +21,7 @@ function startTheme() {
 
 const FACTS = [
   ["perplexity", "perplexity"], ["cluster_perplexity", "of the cluster"], ["in_cluster_perplexity", "inside the cluster"],
-  ["words", "words"], ["clusters", "clusters"], ["updates", "updates"], ["minutes", "minutes of training"], ["words_per_second", "words a second"],
+  ["words", "words"], ["clusters", "clusters"], ["alone", "words that stand alone"], ["updates", "updates"], ["minutes", "minutes of training"], ["words_per_second", "words a second"],
 ];
 
 function fact(run, key) {

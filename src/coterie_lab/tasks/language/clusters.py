@@ -1,4 +1,4 @@
-"""The clusters of a trained model, to read: the paper's Table 3, and the neighbours of a word.
+"""The clusters of a trained model, to read: the paper's Table 3, words that stand alone, and the neighbours of a word.
 
 Shapes: V words, C clusters.
 """
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 import torch
+from torch import Tensor
 
-from coterie.clustering.neighbours import nearest, next_best
+from coterie.clustering.neighbours import mass, nearest, next_best
 from coterie_lab.tasks.language.trained import Trained
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster and its words, frequent ones first."""
+    """A cluster and its words, frequent ones first; or the words that stand alone."""
 
-    number: int
+    number: int | None  # None: these words stand alone
     size: int
     share: float  # of the training text
     words: list[str]
@@ -24,21 +25,19 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Company:
-    """A word's cluster, the nearest words in it, and the clusters that suit it next best."""
+    """A word's cluster, the nearest words in it, and the clusters that suit it next best; none if it stands alone."""
 
     word: str
-    cluster: Cluster
+    cluster: Cluster | None
     neighbours: list[str]
     next_best: list[Cluster]
 
 
 def clusters(trained: Trained, length: int | None = None) -> list[Cluster]:
     """All clusters that have words, from frequent to rare; `length`: how many words of each, None for all."""
-    head = trained.organized
-    mass = torch.zeros(head.n_clusters, dtype=torch.int64)
-    mass.index_add_(0, head.partition.cluster_of.cpu(), trained.counts)
-    order = mass.argsort(descending=True, stable=True).tolist()
-    sizes = head.partition.sizes.tolist()
+    partition = trained.organized.partition
+    order = mass(partition, trained.counts).argsort(descending=True, stable=True).tolist()
+    sizes = partition.sizes.tolist()
     return [cluster(trained, number, length) for number in order if sizes[number]]
 
 
@@ -50,9 +49,20 @@ def table(trained: Trained, n: int = 8, length: int = 12) -> list[Cluster]:
     return [readable[round(place * (len(readable) - 1) / max(n - 1, 1))] for place in range(n)]
 
 
+def alone(trained: Trained, length: int | None = None) -> Cluster | None:
+    """The words that stand alone; None if there are none."""
+    found = _cluster(trained, None, trained.organized.partition.own, length)
+    return found if found.size else None
+
+
 def cluster(trained: Trained, number: int, length: int | None) -> Cluster:
     """One cluster."""
-    members = trained.organized.partition.members(number).cpu()
+    return _cluster(trained, number, trained.organized.partition.members(number), length)
+
+
+def _cluster(trained: Trained, number: int | None, members: Tensor, length: int | None) -> Cluster:
+    """What is to be known of these words."""
+    members = members.cpu()
     counts = trained.counts[members]
     frequent = members[counts.argsort(descending=True, stable=True)][:length]
     share = float(counts.sum() / trained.counts.sum())
@@ -67,6 +77,8 @@ def company(trained: Trained, word: str, length: int = 12, runners_up: int = 3) 
         raise ValueError(f"{word!r} is not in the vocabulary of {len(trained.words):,} words{hint}")
     head, at = trained.organized, trained.id_of[word]
     own = int(head.partition.cluster_of[at])
+    if own == head.n_clusters:
+        return Company(word, None, [], [])
     members = head.partition.members(own)
     near = members[nearest(head, own, length)[int((members == at).nonzero())]].tolist()
     others = next_best(head, torch.tensor([at], device=trained.device), runners_up)[0].tolist()

@@ -73,10 +73,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-# Of the preset "best" with the self-organized head. In the paper, words move every 1,000 updates to the end of the run.
-REORGANIZE_EVERY, SETTLE = 250, 0.7
-
-
 def from_preset(preset: str = "best", model: Kind = "lstm", **given: Any) -> Settings:
     """The settings of a preset for a kind of model, with those in `given` replaced."""
     if stranger := next((name for name in given if ONLY.get(name, model) != model), None):
@@ -86,11 +82,7 @@ def from_preset(preset: str = "best", model: Kind = "lstm", **given: Any) -> Set
     settings = Settings.from_presets(PRESETS, preset, {"model": model, **given})
     if preset == "paper":
         return replace(settings, head_options={**AS_PRINTED.get(settings.head, {}), **settings.head_options})
-    if settings.head != "self-organized":
-        return settings
-    said = "settle" in given or "reorganize_until" in settings.head_options
-    options = {"reorganize_every": REORGANIZE_EVERY, **settings.head_options}
-    return replace(settings, settle=settings.settle if said else SETTLE, head_options=options)
+    return settings
 
 
 def _transformer(preset: str, given: dict[str, Any]) -> Settings:

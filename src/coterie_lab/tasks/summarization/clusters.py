@@ -12,7 +12,7 @@ from coterie_lab.data.pairs import Pairs, Reading
 from coterie_lab.tasks.language.settings import Settings
 from coterie_lab.tasks.language.train import KIND, train
 from coterie_lab.tasks.language.trained import Trained
-from coterie_lab.training.run import Run
+from coterie_lab.training.run import Run, write_whole
 from coterie_lab.training.start import How
 
 
@@ -22,7 +22,7 @@ def cluster(pairs: Pairs, out: Path, settings: Settings, reading: Reading = "bot
         return None
     file = Run(out).clusters
     if not file.exists():
-        Trained.open(out, "cpu").organized.partition.save(file, pairs.words)
+        write_whole(file, Trained.open(out, "cpu").organized.partition.to_text(pairs.words))
     return file
 
 

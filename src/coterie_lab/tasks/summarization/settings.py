@@ -42,35 +42,28 @@ HEAD_OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("self-organized", "random-clusters", "hsm-frequency", "hsm-similarity"), _TWO_LEVEL),
 }
 
-REORGANIZE_EVERY = 100  # updates, about an epoch
-
 
 def from_preset(preset: str = "best", clusters: bool = False, **given: Any) -> Settings:
     """The settings of a preset, with those in `given` replaced; `clusters`: whether the head gets fixed clusters."""
     settings = Settings.from_presets(PRESETS, preset, given)
     usual = (HEAD_OPTIONS if preset == "best" else AS_PRINTED).get(settings.head, {})
-    if preset == "best" and settings.head == "self-organized":
-        stay = clusters or "partition" in settings.head_options
-        usual = {**usual, "reorganize_every": None if stay else REORGANIZE_EVERY}
+    if settings.head == "self-organized" and (clusters or "partition" in settings.head_options):
+        usual = {**usual, "reorganize_every": None}
     return replace(settings, head_options={**usual, **settings.head_options})
 
 
-# The language model that learns clusters reads "both" sentences and titles, or as in the paper "titles" alone. These
-# texts are shorter than text8, so words move more often. For "both", the model is like the summarizer: tied, without
-# projections.
+# The language model that learns clusters reads "both" sentences and titles, or as in the paper "titles" alone. For
+# "both", the model is like the summarizer: tied, without projections.
 USUAL: dict[str, dict[str, Any]] = {
-    "both": {
-        "epochs": 8, "sequences": 128, "tied": True, "dropout": 0.5,
-        "head_options": {"reorganize_every": 250, "projection": False},
-    },
-    "titles": {"epochs": 8, "sequences": 64, "settle": 1.0, "head_options": {"reorganize_every": 100}},
-}  # fmt: skip
+    "both": {"epochs": 8, "tied": True, "dropout": 0.5, "head_options": {"projection": False}},
+    "titles": {"epochs": 8, "sequences": 64},
+}
 
 
 def language_settings(reading: str, preset: str = "best", **given: Any) -> language.Settings:
     """The settings of the language model that learns clusters, with those in `given` replaced."""
     usual = USUAL[reading]
-    options = {**usual["head_options"], **given.pop("head_options", {})}
+    options = {**usual.get("head_options", {}), **given.pop("head_options", {})}
     return language.from_preset(preset, **{**usual, **given, "head_options": options})
 
 
