@@ -11,9 +11,9 @@ from tests.layers import make
 CLASSES, TOKENS = 600, 40
 
 
-def layer(seed: int = 0):
+def layer(seed: int = 0, own_words: int = 0):
     torch.manual_seed(seed)
-    return make(CLASSES, in_features=8, reorganize_every=None)
+    return make(CLASSES, in_features=8, reorganize_every=None, own_words=own_words)
 
 
 def batch(seed: int):
@@ -43,8 +43,9 @@ def two_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_threads_change_nothing(two_threads, monkeypatch, grad):
-    head = layer()
+@pytest.mark.parametrize("own_words", [0, 50])
+def test_threads_change_nothing(two_threads, monkeypatch, grad, own_words):
+    head = layer(own_words=own_words)
     seen = set()
     original = cpu._until_empty
 

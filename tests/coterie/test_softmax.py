@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from coterie import SelfOrganizedSoftmax
-from tests.layers import WIDTH, make, with_empty_clusters
+from tests.layers import WIDTH, make, with_empty_clusters, with_own_words
 
 
-def test_the_three_reductions_and_ignore_index():
-    head = make(ignore_index=-1)
+@pytest.mark.parametrize("make_head", [make, with_own_words])
+def test_the_three_reductions_and_ignore_index(make_head):
+    head = make_head(ignore_index=-1)
     hidden, target = torch.randn(4, 5, WIDTH), torch.randint(0, 53, (4, 5))
     target[0, :3] = -1
     used = target != -1
@@ -29,24 +30,26 @@ def test_the_three_reductions_and_ignore_index():
         assert torch.allclose(output, log_p, atol=1e-5)
 
 
-def test_a_batch_with_nothing_to_predict_has_loss_zero_and_zero_gradients():
-    head = make()
+@pytest.mark.parametrize("make_head", [make, with_own_words])
+def test_a_batch_with_nothing_to_predict_has_loss_zero_and_zero_gradients(make_head):
+    head = make_head()
     loss = head(torch.randn(4, WIDTH), torch.full((4,), -100)).loss
     loss.backward()
     assert loss.item() == 0
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in head.parameters())
 
 
-@pytest.mark.parametrize("make_head", [make, with_empty_clusters])
-def test_every_parameter_has_a_gradient_at_every_step(make_head):
+@pytest.mark.parametrize("make_head", [make, with_empty_clusters, with_own_words])
+@pytest.mark.parametrize("word", [0, 1])  # of those that may stand alone, and of a cluster
+def test_every_parameter_has_a_gradient_at_every_step(make_head, word):
     head = make_head()
-    head(torch.randn(1, WIDTH), torch.zeros(1, dtype=torch.int64)).loss.backward()
+    head(torch.randn(1, WIDTH), torch.full((1,), word)).loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in head.parameters())
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_batch_computed_again_in_the_backward_is_counted_once(reentrant):
-    plain, again = make(60, counts=None), make(60, counts=None)
+    plain, again = (make(60, counts=None, own_words=range(9)) for _ in range(2))
     again.load_state_dict(plain.state_dict())
     hidden, target = torch.randn(41, WIDTH, requires_grad=True), torch.randint(0, 60, (41,))
     plain(hidden, target).loss.backward()
@@ -59,7 +62,10 @@ def test_a_batch_computed_again_in_the_backward_is_counted_once(reentrant):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, {"projection": False}, {"bias": False}, {"label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"projection": False}, {"bias": False}, {"label_smoothing": 0.1}, {"own_words": 30, "label_smoothing": 0.1}],
+)
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_autocast_takes_float32_and_returns_float32_losses(dtype, options, backend):
     head = make(200, backend=backend, **options)
@@ -77,8 +83,9 @@ def test_autocast_takes_float32_and_returns_float32_losses(dtype, options, backe
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_to_dtype(dtype):
-    head = make().to(dtype)
+@pytest.mark.parametrize("make_head", [make, with_own_words])
+def test_to_dtype(make_head, dtype):
+    head = make_head().to(dtype)
     out = head(torch.randn(5, WIDTH, dtype=dtype), torch.randint(0, 53, (5,)))
     out.loss.backward()
     assert out.loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
@@ -92,7 +99,7 @@ COMPILERS = ["aot_eager"] + (["inductor"] if shutil.which("g++") else [])
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_compiles_as_one_graph_and_learns_the_same(compiler, backend):
     torch._dynamo.reset()
-    eager = make(label_smoothing=0.1, counts=None, backend=backend)
+    eager = make(label_smoothing=0.1, counts=None, own_words=[0, 52, *range(20, 30)], backend=backend)
     other = copy.deepcopy(eager)
     compiled = torch.compile(other, fullgraph=True, backend=compiler)
     for _ in range(3):
@@ -112,8 +119,8 @@ def test_compiles_as_one_graph_and_learns_the_same(compiler, backend):
     assert torch.allclose(compiled(hidden, target).loss, eager(hidden, target).loss, atol=1e-5)
 
 
-def trained():
-    head = make(reorganize_every=2)
+def trained(**options):
+    head = make(reorganize_every=2, **options)
     for _ in range(5):
         head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,)))
         head.step()
@@ -131,19 +138,38 @@ def assert_same_layer(one, two):
     assert torch.equal(one.statistic.total, two.statistic.total)
 
 
-def saved(head):
+def saved(head, **options):
     buffer = io.BytesIO()
     torch.save(head.state_dict(), buffer)
     buffer.seek(0)
-    fresh = make(reorganize_every=2)
+    fresh = make(reorganize_every=2, **options)
     fresh.load_state_dict(torch.load(buffer, weights_only=True))
     return fresh
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head)), saved])
-def test_copies_after_reorganizing_go_on_alike(copied):
-    head = trained()
-    assert_same_layer(copied(head), head)
+WAYS = [lambda head, **_: copy.deepcopy(head), lambda head, **_: pickle.loads(pickle.dumps(head)), saved]
+
+
+@pytest.mark.parametrize("copied", WAYS)
+@pytest.mark.parametrize("options", [{}, {"own_words": 6}, {"own_words": 6, "counts": None}])
+def test_copies_after_reorganizing_go_on_alike(copied, options):
+    head = trained(**options)
+    assert len(head.partition.own) == options.get("own_words", 0)
+    assert_same_layer(copied(head, **options), head)
+
+
+@pytest.mark.parametrize("copied", WAYS)
+@pytest.mark.parametrize("own_words", [None, 4])
+def test_copies_that_have_not_chosen_their_words_yet_choose_the_same(copied, own_words):
+    options = {"counts": None, "own_words": own_words}
+    head, hidden = make(100, reorganize_every=2, **options), torch.randn(400, WIDTH)
+    target = (torch.rand(400) ** 6 * 100).long()
+    head(hidden, target)
+    other = copied(head, n_classes=100, **options)
+    for one in (head, other):
+        one.reorganize()
+        assert len(one.partition.own) == own_words if own_words else len(one.partition.own)
+    assert_same_layer(other, head)
 
 
 def test_state_dict_survives_a_prefix_and_strict_loading():

@@ -8,6 +8,12 @@ from torch import Tensor
 
 from coterie import SelfOrganizedSoftmax
 
+ACTIVATIONS = {
+    "relu": lambda x: x.clamp(min=0),
+    "tanh": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+    "gelu": lambda x: x * (1 + (x / 2**0.5).erf()) / 2,
+}
+
 
 def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
     """(T, D) → (T, V), differentiable in the layer's own parameters."""
@@ -16,8 +22,8 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
     else:
         w_c, w_w = head.projection[: head.in_features], head.projection[head.in_features :]
         h_c, h_w = hidden @ w_c.T, hidden @ w_w.T
-        if head.activation == "relu":
-            h_c, h_w = h_c.clamp(min=0), h_w.clamp(min=0)
+        if head.activation is not None:
+            h_c, h_w = ACTIVATIONS[head.activation](h_c), ACTIVATIONS[head.activation](h_w)
     clusters = _words_of(head)
     alone = clusters.pop(head.n_clusters, [])
     bias = [0] * head.n_classes if head.bias is None else head.bias

@@ -159,8 +159,9 @@ class _WithRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_rows: Tensor) -> tuple[Tensor, None]:
-        refuse_second_derivatives()
         (rows,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # second derivatives of log_prob
+            return grad.index_add(0, rows, grad_rows), None
         return grad.index_add_(0, rows, grad_rows), None  # in-place: no one else uses this gradient
 
 

@@ -81,6 +81,7 @@ def test_a_number_takes_the_most_frequent_and_of_equals_the_lower():
     counts = torch.tensor([5, 9, 9, 0, 9, 5, 9])
     wanted = [[], [1], [1, 2], [1, 2, 4], [1, 2, 4, 6], [0, 1, 2, 4, 6], [0, 1, 2, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]]
     assert [choose(counts, 3, n).tolist() for n in range(8)] == wanted
+    assert choose(torch.arange(5000) // 100, 3, 150).tolist() == [*range(4800, 4850), *range(4900, 5000)]
 
 
 @pytest.mark.parametrize("ids", [[7, 0, 3], (7, 0, 3), torch.tensor([7, 0, 3], dtype=torch.int32)])

@@ -6,7 +6,7 @@ import torch
 from coterie import inference
 from coterie.search import exact as search
 from coterie.search.words import Words
-from tests.layers import SHAPES, WIDTH, assert_best, make, with_empty_clusters
+from tests.layers import SHAPES, WIDTH, assert_best, make, with_empty_clusters, with_own_words
 
 pytestmark = pytest.mark.usefixtures("no_vocabulary_is_small")
 
@@ -21,8 +21,9 @@ def test_topk_equals_the_dense_one_for_every_k(shape):
 
 @pytest.mark.parametrize("sharpness", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("rows", [1, 64])
-def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
-    head = make(3000, in_features=16)
+@pytest.mark.parametrize("own_words", [0, 5, 400])  # none, fewer than results, more than in any cluster
+def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows, own_words):
+    head = make(3000, in_features=16, own_words=own_words)
     hidden = sharpness * torch.randn(rows, 16)
     for k in (1, 10, 100):
         assert_best(head.topk(hidden, k), head.log_prob(hidden))
@@ -31,6 +32,17 @@ def test_topk_of_a_large_vocabulary_flat_and_peaked(sharpness, rows):
 @pytest.mark.parametrize("k, n_clusters", [(1, 9), (3, 60), (12, 3), (12, 60), (40, 9)])
 def test_of_many_flat_rows_the_words_of_k_clusters_are_sorted_and_no_others(monkeypatch, k, n_clusters):
     head = with_empty_clusters(300, n_clusters, reorganize_every=None)
+    check_only_the_clusters_of_the_best_are_sorted(head, k, monkeypatch)
+
+
+@pytest.mark.parametrize("k", [1, 12, 100, 300])
+@pytest.mark.parametrize("n_classes", [300, 2000])
+def test_and_with_them_the_words_that_stand_alone(monkeypatch, k, n_classes):
+    head = with_own_words(n_classes, reorganize_every=None)
+    check_only_the_clusters_of_the_best_are_sorted(head, k, monkeypatch)
+
+
+def check_only_the_clusters_of_the_best_are_sorted(head, k, monkeypatch):
     hidden = 0.1 * torch.randn(40, WIDTH)
     log_p = head.log_prob(hidden)
     monkeypatch.setattr(search, "SPARED", 0)
@@ -72,8 +84,9 @@ def counted(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize("answer", [lambda h, x: h.topk(x, 3), lambda h, x: h.sample(x, temperature=0.7)])
-def test_peaked_rows_open_few_clusters(counted, rows, answer):
-    head = make(50_000, in_features=8, reorganize_every=None)
+@pytest.mark.parametrize("own_words", [0, 700])
+def test_peaked_rows_open_few_clusters(counted, rows, answer, own_words):
+    head = make(50_000, in_features=8, reorganize_every=None, own_words=own_words)
     answer(head, 6 * torch.randn(rows, 8))
     assert not counted.dense
     assert sum(words for words, _ in counted.opened) < head.n_classes / 8
@@ -90,14 +103,35 @@ def test_peaked_rows_open_few_clusters(counted, rows, answer):
         lambda h, x: h.sample(x, top_p=0.9),
     ],
 )
-def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, answer):
-    head = make(20_000, in_features=8, reorganize_every=None)
+@pytest.mark.parametrize("own_words", [0, 700])
+def test_no_answer_costs_much_more_than_the_dense_one(counted, rows, sharpness, answer, own_words):
+    head = make(20_000, in_features=8, reorganize_every=None, own_words=own_words)
     answer(head, sharpness * torch.randn(rows, 8))
     spent = sum(words * (search.FETCH + n) for words, n in counted.opened)
     spent += sum(head.n_classes * (search.STREAM + n) for n in counted.dense)
     dense = head.n_classes * (search.STREAM + rows)
     pilots = 4 * head.n_classes if rows > 4 * search.PILOTS else 0  # what the rows that go first may spend
     assert spent <= (1 + search.TRIAL) * (dense + pilots)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_where_words_that_stand_alone_are_the_best_no_cluster_is_opened(counted, rows):
+    head = make(50_000, in_features=8, reorganize_every=None, own_words=700)
+    own = head.partition.own
+    with torch.no_grad():
+        head.bias[own] += 100
+    hidden, generator = torch.randn(rows, 5, 8), torch.Generator().manual_seed(1)
+    answers = [
+        head.topk(hidden, 10)[1],
+        head.extend(hidden, torch.randn(rows, 5), 10)[2],
+        head.sample(hidden, generator=generator),
+        head.sample(hidden, temperature=0.8, generator=generator),
+        head.sample(hidden, top_k=9, generator=generator),
+        head.sample(hidden, top_p=0.2, generator=generator),
+    ]
+    assert all(torch.isin(words, own).all() for words in answers)
+    assert not counted.opened
+    assert not any(counted.dense)
 
 
 def test_what_is_found_in_one_part_spares_others(counted, monkeypatch):

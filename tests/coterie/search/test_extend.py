@@ -6,7 +6,7 @@ import torch
 from coterie.search import exact as search
 from coterie.search import words
 from coterie.search.words import Words
-from tests.layers import make
+from tests.layers import make, with_own_words
 
 
 def plainly(head, hidden, score, k):
@@ -42,9 +42,11 @@ def searched(monkeypatch):
 @pytest.mark.parametrize("questions", [1, 3, 20])
 @pytest.mark.parametrize("sharpness", [0.0, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("asking", [0, words.ASKING])  # a product for each cluster, or one for all of a wave
-def test_they_are_the_best_of_all(searched, monkeypatch, questions, hypotheses, sharpness, asking):
+@pytest.mark.parametrize("own_words", [0, 300])
+def test_they_are_the_best_of_all(searched, monkeypatch, questions, hypotheses, sharpness, asking, own_words):
     monkeypatch.setattr(words, "ASKING", asking)
-    head = make(3000, in_features=16).double()  # in float32 the sums of large logits differ by more than is allowed
+    # In float32 the sums of large logits differ by more than is allowed.
+    head = make(3000, in_features=16, own_words=own_words).double()
     hidden = sharpness * torch.randn(questions, hypotheses, 16, dtype=torch.float64)
     score = 3 * torch.randn(questions, hypotheses, dtype=torch.float64)
     for k in (1, 5, 40):
@@ -52,8 +54,9 @@ def test_they_are_the_best_of_all(searched, monkeypatch, questions, hypotheses, 
 
 
 @pytest.mark.parametrize("questions", [1, 6])
-def test_hypotheses_that_are_not_there_are_not_extended(searched, questions):
-    head = make(3000, in_features=16)
+@pytest.mark.parametrize("own_words", [0, 300])
+def test_hypotheses_that_are_not_there_are_not_extended(searched, questions, own_words):
+    head = make(3000, in_features=16, own_words=own_words)
     score = torch.randn(questions, 4)
     score[:, 2] = -torch.inf
     score[-1, 1:] = -torch.inf
@@ -63,20 +66,32 @@ def test_hypotheses_that_are_not_there_are_not_extended(searched, questions):
         assert not (head.extend(hidden, score, 5)[1] == 2).any()
 
 
-def test_a_question_without_any_has_nothing_to_find():
-    head = make(50, in_features=16)
+@pytest.mark.parametrize("own_words", [0, 9])
+def test_a_question_without_any_has_nothing_to_find(own_words):
+    head = make(50, in_features=16, own_words=own_words)
     score = torch.tensor([[-torch.inf, -torch.inf], [0.0, -1.0]])
     values, _, _ = head.extend(torch.randn(2, 2, 16), score, 3)
     assert values[0].tolist() == [-torch.inf] * 3
     assert values[1].isfinite().all()
 
 
-def test_more_than_one_hypothesis_alone_can_give(searched):
-    head = make(7, in_features=16)
+@pytest.mark.parametrize("own_words", [0, 1, 3, 7])
+def test_more_than_one_hypothesis_alone_can_give(searched, own_words):
+    head = make(7, in_features=16, own_words=own_words)
     check(head, torch.randn(2, 3, 16), torch.randn(2, 3), 21)
     score = torch.tensor([[0.0, -torch.inf, -torch.inf]])
     values, _, _ = head.extend(torch.randn(1, 3, 16), score, 9)
     assert values.isfinite().sum() == 7
+
+
+@pytest.mark.parametrize("questions", [1, 3])
+def test_few_words_that_stand_alone_extend_several_hypotheses(searched, questions):
+    head = make(3000, in_features=16, own_words=3).double()
+    with torch.no_grad():
+        head.bias[head.partition.own] += 100
+    hidden, score = torch.randn(questions, 5, 16).double(), torch.randn(questions, 5).double()
+    check(head, hidden, score, 12)
+    assert not searched
 
 
 @pytest.mark.parametrize("questions", [1, 3])
@@ -111,7 +126,7 @@ def test_a_wave_holds_no_more_than_there_is_room_for(searched, monkeypatch):
 
 
 def test_any_shape_and_precision():
-    head = make(300, in_features=16)
+    head = with_own_words(300, in_features=16)
     check(head, torch.randn(2, 4, 3, 16), torch.randn(2, 4, 3), 6)
     values, hypothesis, word = head.extend(torch.randn(3, 16), torch.zeros(3), 2)  # one question
     assert values.shape == hypothesis.shape == word.shape == (2,)
@@ -133,7 +148,7 @@ def test_wrong_questions_are_named(score, k, said):
 
 def test_where_nobody_asks_who_is_there_the_absent_are_not_extended_either(monkeypatch):
     """A compiler cannot ask, and on a GPU the host would wait for the answer."""
-    head = make(300, in_features=16)
+    head = with_own_words(300, in_features=16)
     hidden, score = torch.randn(2, 3, 16), torch.randn(2, 3)
     expected = plainly(head, hidden[:, ::2], score[:, ::2], 7)
     hidden[:, 1], score[:, 1] = torch.nan, -torch.inf

@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from coterie import Partition, SelfOrganizedSoftmax, inference
 from coterie.search import sampling
-from tests.layers import WIDTH, make, with_empty_clusters
+from tests.layers import SHAPES, WIDTH, make, with_empty_clusters, with_own_words
 
 pytestmark = pytest.mark.usefixtures("no_vocabulary_is_small")
 
@@ -45,15 +45,16 @@ def expected_distribution(log_p, temperature=1.0, top_k=None, top_p=None):
         {"top_k": 9, "top_p": 0.6},
     ],
 )
-@pytest.mark.parametrize("make_head", [make, with_empty_clusters])
+@pytest.mark.parametrize("make_head", [make, with_empty_clusters, with_own_words, SHAPES["all own words but two"]])
 def test_draws_follow_the_distribution(make_head, options):
     check_draws(make_head, options)
 
 
 @pytest.mark.parametrize("trial, temperature", [(0.0, 1.7), (0.002, 0.4), (0.002, 5.0), (1e9, 0.4), (1e9, 5.0)])
-def test_tempered_draws_are_exact_whenever_they_are_given_up(monkeypatch, trial, temperature):
+@pytest.mark.parametrize("make_head", [with_empty_clusters, with_own_words])
+def test_tempered_draws_are_exact_whenever_they_are_given_up(make_head, monkeypatch, trial, temperature):
     monkeypatch.setattr(sampling, "TRIAL", trial)
-    check_draws(with_empty_clusters, {"temperature": temperature})
+    check_draws(make_head, {"temperature": temperature})
 
 
 def check_draws(make_head, options):
@@ -84,8 +85,9 @@ def test_a_wide_nucleus_is_drawn_from_whole():
 
 @pytest.mark.parametrize("temperature", [0, 1e-30, 1e-60])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"top_p": 0.9}])
-def test_a_temperature_of_zero_or_next_to_it_is_the_argmax(temperature, cut):
-    head = make()
+@pytest.mark.parametrize("make_head", [make, with_own_words])
+def test_a_temperature_of_zero_or_next_to_it_is_the_argmax(make_head, temperature, cut):
+    head = make_head()
     hidden = torch.randn(6, WIDTH)
     assert torch.equal(head.sample(hidden, temperature=temperature, **cut), head.predict(hidden))
 

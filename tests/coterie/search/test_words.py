@@ -22,11 +22,12 @@ def test_words_fetched_in_blocks_are_those_fetched_at_once(monkeypatch, dtype, b
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_several_threads_search_as_one_does(monkeypatch, autocast):
+@pytest.mark.parametrize("own_words", [0, 300])
+def test_several_threads_search_as_one_does(monkeypatch, autocast, own_words):
     monkeypatch.setattr(words, "ASKING", 0)  # a product for each cluster, which is what threads share
     monkeypatch.setattr(words, "FEW_NUMBERS", 0)
     monkeypatch.setattr(words, "FEW_CLUSTERS", 0)
-    head = make(3000, in_features=16, projection=False)
+    head = make(3000, in_features=16, projection=False, own_words=own_words)
     hidden = torch.randn(20, 16)
     found = []
     for threads in (1, 2):
