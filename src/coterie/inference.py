@@ -54,8 +54,10 @@ def log_prob(vectors: Vectors, partition: Partition, hidden: Tensor) -> Tensor:
 
 
 def root_log_prob(vectors: Vectors, partition: Partition, hidden: Tensor) -> Tensor:
-    """log P of every cluster, then of every word that stands alone, -inf where a column is empty: (..., D) → (..., C + N).
-    Their probabilities sum to one."""
+    """log P of every cluster, then of every word that stands alone, -inf for empty columns: (..., D) → (..., C + N).
+
+    Their probabilities sum to one.
+    """
     log_root = levels(vectors, partition, hidden).log_root
     return log_root.reshape(*hidden.shape[:-1], log_root.shape[1])
 

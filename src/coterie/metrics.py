@@ -91,8 +91,8 @@ def summarize(
 class Tally(nn.Module):
     """Counts on the input's device: bad input, and what has been seen in training."""
 
-    # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches since
-    # the last step(), targets since the last reorganisation
+    # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches
+    # since the last step(), targets since the last reorganisation
     counts: Tensor
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:

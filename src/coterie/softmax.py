@@ -218,8 +218,7 @@ class SelfOrganizedSoftmax(nn.Module):
         if self.projection is not None:
             if self.activation is None:
                 # Two identities: the layer starts as if it had no projections, and trains better for it.
-                with torch.no_grad():
-                    self.projection.copy_(torch.eye(self.in_features).repeat(2, 1))
+                nn.init.zeros_(self.projection)
             else:
                 nn.init.uniform_(self.projection, -bound, bound)  # as nn.Linear does
 

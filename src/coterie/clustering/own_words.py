@@ -14,6 +14,8 @@ from torch import Tensor
 # A word stands alone if it occurs more than 1/16 as often as a cluster on average, and more than four times as often
 # as a word.
 OF_CLUSTER, OF_WORD = 1 / 16, 4
+# On a GPU the columns of the root cost as much as whole tiles of so many; the rule fills the last one or leaves it out.
+TILE = 64
 # If all such words together are less of the text than this, none stands alone.
 LEAST_MASS = 0.2
 
@@ -34,7 +36,10 @@ def choose(counts: Tensor, n_clusters: int, own_words: int | Tensor | Sequence[i
     frequent = (share > OF_CLUSTER / n_clusters) & (share > OF_WORD / n_words)
     if float(share[frequent].sum()) < LEAST_MASS:
         return order[:0]
-    return frequent.nonzero().squeeze(1)
+    n_own = int(frequent.sum())
+    if n_own > TILE and n_clusters % 8 == 0:
+        n_own -= (n_clusters + n_own) % TILE
+    return order[:n_own].sort().values
 
 
 def places(n_own: int | None, n_clusters: int) -> int:

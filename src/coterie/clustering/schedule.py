@@ -10,10 +10,13 @@ Shapes: V words.
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-# Targets per word before the first reorganisation; each later one waits longer by this factor, up to the longest.
-FIRST, GROWTH, LONGEST = 4.0, 1.3, 32.0
+# Targets per word before the first reorganisation; each later one waits longer by this factor, up to the longest. The
+# less the model has learned in between, the fewer words move, and the less it has to learn again.
+FIRST, GROWTH, LONGEST = 4.0, 1.1, 8.0
+# Updates from one to the next, at least: with a small vocabulary a batch has that many targets at once.
+LEAST = 10
 # The clusters are settled once reorganisations have moved less than this share of the text, so many times in a row.
-LITTLE, TIMES = 0.05, 2
+LITTLE, TIMES = 0.07, 2
 
 Every = int | Literal["auto"] | None
 
@@ -58,7 +61,7 @@ class ByEvidence:
 
     def __init__(self, n_words: int, until: int | None = None) -> None:
         self.n_words, self.until = n_words, until
-        self._look_at, self._last, self._done, self._calm = 1, 0, 0, 0
+        self._look_at, self._last, self._done, self._calm = LEAST, 0, 0, 0
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -75,19 +78,19 @@ class ByEvidence:
 
     def needed(self) -> int:
         """Targets from one reorganisation to the next."""
-        return round(self.n_words * min(FIRST * GROWTH**self._done, LONGEST))
+        return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST))
 
     def is_due(self, update: int, targets: Callable[[], int]) -> bool:
         if self.settled or update < self._look_at or (self.until is not None and update > self.until):
             return False
-        seen, needed = targets(), self.needed()
-        if seen >= needed:
+        seen, needed, passed = targets(), self.needed(), update - self._last
+        if seen >= needed and passed >= LEAST:
             return True
         # At the rate so far; at least one update later, at most as many again as have passed, for rates change.
-        passed = update - self._last
-        self._look_at = update + max(1, min(passed, (needed - seen) * passed // max(seen, 1)))
+        soon = update + max(1, min(passed, (needed - seen) * passed // max(seen, 1)))
+        self._look_at = max(soon, self._last + LEAST)
         return False
 
     def moved(self, update: int, share_of_mass: float) -> None:
-        self._look_at, self._last, self._done = update + 1, update, self._done + 1
+        self._look_at, self._last, self._done = update + LEAST, update, self._done + 1
         self._calm = self._calm + 1 if share_of_mass < LITTLE else 0

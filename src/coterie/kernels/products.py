@@ -59,8 +59,8 @@ def logits(
     """Writes h_w · U^V + b of the words of each token's cluster to `out`, tokens sorted.
 
     `hidden` (T, D), `weight` (V, D), `bias` (V,), `out` (T, padded S) float32. It writes the words of the cluster and
-    the rest of their last tile, and nothing for tokens without a cluster. It sets the last number of `totals` to zero, as a
-    counter for the next kernel.
+    the rest of their last tile, and nothing for tokens without a cluster. It sets the last number of `totals` to zero,
+    as a counter for the next kernel.
     """
     n_tokens, width = hidden.shape
     _logits[_slots(n_tokens, offsets, LOGITS), n_tiles(out.shape[1], LOGITS.words)](
@@ -74,7 +74,7 @@ def grad_hidden(
     grad_logits: Tensor, weight: Tensor, table: Tensor, words: Tensor, offsets: Tensor, out: Tensor,
     add: bool,
 ) -> None:  # fmt: skip
-    """Writes the gradient of h_w to `out` (T, D), zeros for tokens without a cluster; adds it to `out` instead if `add`.
+    """Writes the gradient of h_w to `out` (T, D), zeros for tokens without a cluster; if `add`, adds it to `out`.
 
     `grad_logits` (T, padded S), tokens sorted, zero after the cluster's words; `weight` (V, D).
     """
@@ -221,7 +221,8 @@ def _grad_hidden(
 @triton.jit
 def _grad_weight(
     grad_logits, hidden, grad_root_logits, table, words, offsets, out, out_bias, out_cluster_bias, n_tokens,
-    N_COLUMNS: tl.constexpr, GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
+    N_COLUMNS: tl.constexpr,
+    GRAD_STRIDE: tl.constexpr, HIDDEN_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, D: tl.constexpr,
     WORD_TILES: tl.constexpr, COLUMN_TILES: tl.constexpr, SUM_TILES: tl.constexpr,
     CROWDED: tl.constexpr, SUM_T: tl.constexpr, SUM_C: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_D: tl.constexpr,

@@ -5,8 +5,8 @@ fit into the registers of one program, so they are read once and their softmax s
 
 The words that stand alone are one more cluster here, the last, with the logits that they have in the root (`collapse`).
 
-Shapes: T rows, D width, V words, C clusters, R columns of the root, S most words in a cluster; Q questions of B rows (hypotheses) each, and P
-pairs of a hypothesis and a cluster per question.
+Shapes: T rows, D width, V words, C clusters, R columns of the root, S most words in a cluster; Q questions of B rows
+(hypotheses) each, and P pairs of a hypothesis and a cluster per question.
 """
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
@@ -31,7 +31,7 @@ def fits(capacity: int, n_columns: int) -> bool:
 
 
 def shares(logits: Tensor, root_sizes: Tensor) -> Tensor:
-    """log P of the root's columns, -inf for empty ones: (T, R) → (T, R) float32; `root_sizes` (R,) is the partition's."""
+    """log P of the root's columns, -inf for empty ones: (T, R) → (T, R) float32; `root_sizes` (R,) as in `Partition`."""
     logits = dense_rows(logits)
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     if out.numel():
@@ -45,7 +45,7 @@ def shares(logits: Tensor, root_sizes: Tensor) -> Tensor:
 
 
 def collapse(root: Tensor, root_sizes: Tensor, n_clusters: int) -> Tensor:
-    """The logits of the root's columns with those of the words that stand alone summed up: (T, R) → (T, C + 1) float32."""
+    """The root's logits with those of the words that stand alone summed up in one: (T, R) → (T, C + 1) float32."""
     root = dense_rows(root)
     (n_rows, n_columns), n_own = root.shape, root.shape[1] - n_clusters
     out = torch.empty(n_rows, n_clusters + 1, dtype=torch.float32, device=root.device)

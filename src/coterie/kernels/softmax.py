@@ -103,7 +103,7 @@ def _accumulate(x, high, total):
 
 @triton.jit
 def _root_block(rows, shift, root_sizes, c, used, N_COLUMNS: tl.constexpr):
-    """A block of logits (R, B), -inf where a token is left out or a column empty; where neither is; the columns' sizes."""
+    """A block of logits (R, B), -inf where a token is left out or a column empty; where neither is; columns' sizes."""
     size = tl.load(root_sizes + c, mask=c < N_COLUMNS, other=0)
     counts = used[:, None] & (size > 0)[None, :]
     x = tl.load(rows[:, None] + c[None, :], mask=counts, other=float("-inf")).to(tl.float32)
@@ -166,7 +166,7 @@ def _forward(
 
 @triton.jit
 def _sum_up(log_probs, n_used, loss, sums, tally, n_tokens, SUMMED: tl.constexpr):
-    """Writes the mean loss from log P of the columns and log P(w|c, h), concatenated; updates the sums and the tally."""
+    """Writes the mean loss from log P of the columns and log P(w|c, h), concatenated; updates sums and tally."""
     cluster = tl.zeros((SUMMED,), tl.float32)
     word = tl.zeros((SUMMED,), tl.float32)
     for first in range(0, n_tokens, SUMMED):

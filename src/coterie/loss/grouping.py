@@ -32,8 +32,10 @@ class Grouping(NamedTuple):
 
     @property
     def starts(self) -> Tensor:
-        """Where each cluster's tokens begin, (C + 2,): cluster c has the tokens order[starts[c]:starts[c + 1]]. Those of
-        words that stand alone begin at starts[C], ignored ones at starts[C + 1]."""
+        """Where each cluster's tokens begin, (C + 2,): cluster c has the tokens order[starts[c]:starts[c + 1]].
+
+        Those of words that stand alone begin at starts[C], ignored ones at starts[C + 1].
+        """
         return self.table[2 * self.n_tokens : self.table.shape[0] - self.n_tokens]
 
     @property

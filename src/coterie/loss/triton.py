@@ -4,8 +4,8 @@ Nothing synchronises, launches depend on shapes alone, and no sum depends on the
 step can be captured in a CUDA graph, and two runs agree to the last bit. Because the host takes longer to launch most
 kernels than the GPU to run them, a batch is one autograd node of few launches, projections included.
 
-Shapes: T tokens, D width, V words, C clusters, N places for words that stand alone, R = C + N columns of the root, S most
-words in a cluster.
+Shapes: T tokens, D width, V words, C clusters, N places for words that stand alone, R = C + N columns of the root, S
+most words in a cluster.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from coterie.kernels.grouping import prepare
 from coterie.kernels.operator import Operator
 from coterie.kernels.streams import Beside
 from coterie.loss.dispatch import Batch, Books
-from coterie.loss.levels import Vectors, in_autocast, project, refuse_second_derivatives, side_by_side
+from coterie.loss.levels import STEP, Vectors, in_autocast, maps, project, refuse_second_derivatives, side_by_side
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # From this many numbers in the hidden vectors on, projecting the root's vectors instead of the tokens is faster:
@@ -39,6 +39,14 @@ class Fixed(NamedTuple):
     words: Tensor  # (V,)
     offsets: Tensor  # (C + 2,)
     root_sizes: Tensor  # (R,)
+
+
+class Root(NamedTuple):
+    """What is prepared to multiply with, in the products' dtype: see `kernels.root.gather`."""
+
+    columns: Tensor  # (R, D)
+    shift: Tensor  # (R,) float32
+    maps: Tensor  # (2D, D); empty without projections
 
 
 class Saved(NamedTuple):
@@ -69,9 +77,9 @@ def compute(hidden: Tensor, vectors: Vectors, target: Tensor, partition: Partiti
     fixed = Fixed(prior, grouping.table, partition.cluster_of, partition.words, partition.offsets, partition.root_sizes)
     cluster_hidden = hidden
     if torch.compiler.is_compiling():
-        fold = None
-        if projection is not None and activation is None and hidden.numel() >= LARGE:
-            fold, to_word = projection.to(hidden.dtype).chunk(2)
+        fold, both_maps = None, maps(vectors)
+        if both_maps is not None and activation is None and hidden.numel() >= LARGE:
+            fold, to_word = both_maps.to(hidden.dtype).chunk(2)
             word_hidden = F.linear(hidden, to_word)
         else:
             cluster_hidden, word_hidden = project(hidden, vectors)
@@ -116,25 +124,23 @@ class _Step(torch.autograd.Function):
         """log P(target) (T,), the mean log P of both levels (T,) and the loss (), as in `Batch`.
 
         `hidden`: h (T, D), or, with an activation, h_c and h_w side by side (T, 2D)."""
-        dtype, width = hidden.dtype, weight.shape[1]
-        maps = None if projection is None else projection.to(dtype)
-        ctx.folds = maps is not None and hidden.numel() >= LARGE
-        fold = None
-        if maps is None:
+        gathered, fold = _gathered(cluster_weight, cluster_bias, weight, bias, fixed, hidden.dtype, projection), None
+        ctx.folds = projection is not None and hidden.numel() >= LARGE
+        if projection is None:
             both = products.dense_rows(hidden)
         elif ctx.folds:
-            fold, to_word = maps.chunk(2)
+            fold, to_word = gathered.maps.chunk(2)
             both = hidden @ to_word.T  # h_w alone
         else:
-            both = hidden @ maps.T
-        sides = (hidden, both) if ctx.folds else _halves(both, width)
+            both = hidden @ gathered.maps.T
+        sides = (hidden, both) if ctx.folds else _halves(both, weight.shape[1])
         grouped.join()
         output, even, loss, saved = _forward(
-            *sides, fold, cluster_weight, cluster_bias, weight, bias, fixed, capacity, books.sums, books.tally
+            *sides, fold, gathered, weight, bias, fixed, capacity, books.sums, books.tally
         )
         # All of it through autograd: it notices in-place changes, and frees the buffers once they are used.
         ctx.save_for_backward(
-            hidden, projection, cluster_weight, cluster_bias, weight, bias, maps, both, *saved, *fixed
+            hidden, projection, cluster_weight, cluster_bias, weight, bias, gathered.maps, both, *saved, *fixed
         )
         ctx.set_materialize_grads(False)  # an unused output then has gradient None instead of zeros
         return output, even, loss
@@ -155,29 +161,31 @@ class _Step(torch.autograd.Function):
 
 def _differentiate(ctx: Any, saved: tuple[Any, ...], grads: Grads) -> tuple[Tensor | None, ...]:
     """The gradients of `_Step`'s inputs."""
-    hidden, projection, cluster_weight, cluster_bias, weight, bias, maps, both, *rest = saved
+    hidden, projection, cluster_weight, cluster_bias, weight, bias, both_maps, both, *rest = saved
     needs_hidden, needs_projection, *_ = ctx.needs_input_grad
     grad_both = torch.empty_like(both)
     grad_hidden: Tensor | None = grad_both
-    fold = grad_projection = grad_fold = None
-    if ctx.folds:
-        grad_hidden, grad_projection = torch.empty_like(hidden), torch.empty_like(maps)
-        (fold, to_word), (grad_fold, grad_to_word) = maps.chunk(2), grad_projection.chunk(2)
+    fold = grad_fold = None
+    grad_projection = None if projection is None else torch.empty_like(both_maps)
+    if ctx.folds and grad_projection is not None:
+        grad_hidden = torch.empty_like(hidden)
+        (fold, to_word), (grad_fold, grad_to_word) = both_maps.chunk(2), grad_projection.chunk(2)
         sides, out = (hidden, both), (grad_hidden, grad_both)
     else:
         sides, out = _halves(both, weight.shape[1]), _halves(grad_both, weight.shape[1])
     parameters = cluster_weight, cluster_bias, weight, bias
-    n_saved = len(Saved._fields)
-    found = _backward(grads, Saved(*rest[:n_saved]), sides, fold, parameters, Fixed(*rest[n_saved:]), out, grad_fold)
+    n_saved, fixed = len(Saved._fields), Fixed(*rest[len(Saved._fields) :])
+    found = _backward(grads, Saved(*rest[:n_saved]), sides, fold, parameters, fixed, out, grad_fold, STEP)
+    if grad_projection is None:
+        return grad_hidden, None, *found, *(None,) * 4
     if ctx.folds:
         out[0].addmm_(grad_both, to_word)
-        torch.mm(grad_both.T, hidden, out=grad_to_word)
-    elif maps is not None:
-        grad_hidden = grad_both @ maps if needs_hidden else None
-        grad_projection = grad_both.T @ hidden if needs_projection else None
-    if grad_projection is not None:
-        grad_projection = grad_projection.to(projection.dtype)
-    return grad_hidden, grad_projection, *found, *(None,) * 4
+        grad_to_word.addmm_(grad_both.T, hidden, beta=0, alpha=STEP)
+    else:
+        grad_hidden = grad_both @ both_maps if needs_hidden else None
+        if needs_projection:
+            grad_projection.addmm_(grad_both.T, hidden, beta=0, alpha=STEP)
+    return grad_hidden, grad_projection.to(projection.dtype), *found, *(None,) * 4
 
 
 def _halves(both: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -188,12 +196,28 @@ def _halves(both: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return cluster_hidden, word_hidden
 
 
+def _gathered(
+    cluster_weight: Tensor,
+    cluster_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    fixed: Fixed,
+    dtype: torch.dtype,
+    projection: Tensor | None,
+) -> Root:
+    with torch.cuda.device_of(weight):
+        return Root(*root.gather(
+            products.dense_rows(cluster_weight), cluster_bias, fixed.prior, products.dense_rows(weight), bias,
+            fixed.words, fixed.offsets, fixed.root_sizes.shape[0] - cluster_weight.shape[0], dtype,
+            None if projection is None else products.dense_rows(projection),
+        ))  # fmt: skip
+
+
 def _forward(
     root_hidden: Tensor,
     word_hidden: Tensor,
     fold: Tensor | None,
-    cluster_weight: Tensor,
-    cluster_bias: Tensor | None,
+    gathered: Root,
     weight: Tensor,
     bias: Tensor | None,
     fixed: Fixed,
@@ -206,23 +230,18 @@ def _forward(
     `root_hidden`: h_c (T, D), or h, if `fold` (D, D) is given to multiply the root's vectors with. Adds the batch to
     `sums` and `tally`.
     """
-    prior, table, cluster_of, words, offsets, root_sizes = fixed
-    n_tokens, n_columns, device, dtype = word_hidden.shape[0], root_sizes.shape[0], weight.device, word_hidden.dtype
+    _, table, cluster_of, words, offsets, root_sizes = fixed
+    columns, shift, _ = gathered
+    n_tokens, device, dtype = word_hidden.shape[0], weight.device, word_hidden.dtype
     output, even = (torch.empty(n_tokens, dtype=torch.float32, device=device) for _ in range(2))
     loss = torch.empty((), dtype=torch.float32, device=device)
-    dense = products.dense_rows(weight)
+    saved = Saved(
+        columns, columns.new_empty(0), shift,
+        torch.empty(n_tokens, columns.shape[0], dtype=dtype, device=device),
+        torch.empty(n_tokens, products.padded(capacity), dtype=torch.float32, device=device),
+        torch.empty(4 * n_tokens + 1, dtype=torch.float32, device=device),
+    )  # fmt: skip
     with torch.cuda.device_of(weight):
-        columns, shift = root.gather(
-            products.dense_rows(cluster_weight), cluster_bias, prior, dense, bias, words, offsets,
-            n_columns - cluster_weight.shape[0], dtype,
-        )  # fmt: skip
-        folded = columns.new_empty(0)
-        saved = Saved(
-            columns, folded, shift,
-            torch.empty(n_tokens, n_columns, dtype=dtype, device=device),
-            torch.empty(n_tokens, products.padded(capacity), dtype=torch.float32, device=device),
-            torch.empty(4 * n_tokens + 1, dtype=torch.float32, device=device),
-        )  # fmt: skip
         if n_tokens == 0:
             loss.zero_()
             tally[3:4] += 1
@@ -232,7 +251,9 @@ def _forward(
                 saved = saved._replace(folded=columns @ fold)
             # With `out=`, because autocast does not change it: the operands already have the right dtype.
             torch.mm(root_hidden, (columns if fold is None else saved.folded).T, out=saved.root_logits)
-        products.logits(word_hidden, dense, bias, table, words, offsets, saved.logits, saved.totals)
+        products.logits(
+            word_hidden, products.dense_rows(weight), bias, table, words, offsets, saved.logits, saved.totals
+        )
         beside.join()
         softmax.forward(
             saved.root_logits, shift, saved.logits, table, cluster_of, offsets, root_sizes,
@@ -250,18 +271,21 @@ def _backward(
     fixed: Fixed,
     out: tuple[Tensor, Tensor],
     grad_fold: Tensor | None,
+    step: float = 1.0,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """Gradients of the `parameters` cluster_weight, cluster_bias, weight and bias.
 
-    Writes those of h_c (or h) and h_w to `out`, and that of `fold` to `grad_fold`. `grads`: those of `_forward`'s first
-    three results, None for zero. `sides`: h_c (or h) and h_w (T, D); if they are one tensor, so are their gradients.
+    Writes those of h_c (or h) and h_w to `out`, and `step` times that of `fold` to `grad_fold`. `grads`: those of
+    `_forward`'s first three results, None for zero. `sides`: h_c (or h) and h_w (T, D); if they are one tensor, so are
+    their gradients.
     """
     _, table, cluster_of, words, offsets, root_sizes = fixed
     (root_hidden, word_hidden), (grad_root_hidden, grad_word_hidden) = sides, out
     *_, weight, _ = parameters
     found = tuple(None if part is None else part.new_empty(part.shape) for part in parameters)
     grad_cluster_weight, grad_cluster_bias, grad_weight, grad_bias = found
-    assert grad_cluster_weight is not None and grad_weight is not None
+    assert grad_cluster_weight is not None
+    assert grad_weight is not None
     if word_hidden.shape[0] == 0 or all(grad is None for grad in grads):
         for gradient in (*found, *out, grad_fold):
             if gradient is not None:
@@ -278,7 +302,7 @@ def _backward(
             torch.mm(grad_root_logits, saved.columns if fold is None else saved.folded, out=grad_root_hidden)
             grad_columns = grad_root_logits.T @ root_hidden
             if fold is not None and grad_fold is not None:
-                torch.mm(saved.columns.T, grad_columns, out=grad_fold)
+                grad_fold.addmm_(saved.columns.T, grad_columns, beta=0, alpha=step)
                 grad_columns = grad_columns @ fold.T
             root.scatter(grad_columns, words, offsets, grad_cluster_weight, grad_weight)
         products.grad_weight(
@@ -317,8 +341,9 @@ def _levels_forward(
     root_hidden, word_hidden = products.dense_rows(root_hidden), products.dense_rows(word_hidden)
     sums, tally = table.new_zeros(3, dtype=torch.float64), table.new_zeros(5)
     fixed = Fixed(prior, table, cluster_of, words, offsets, root_sizes)
+    gathered = _gathered(cluster_weight, cluster_bias, weight, bias, fixed, word_hidden.dtype, None)
     output, even, loss, saved = _forward(
-        root_hidden, word_hidden, fold, cluster_weight, cluster_bias, weight, bias, fixed, capacity, sums, tally
+        root_hidden, word_hidden, fold, gathered, weight, bias, fixed, capacity, sums, tally
     )
     return [output, even, loss, sums, tally, *saved]
 

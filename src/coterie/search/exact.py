@@ -3,14 +3,16 @@
 A word is never more probable than its cluster, P(w|h) ≤ P(c|h). So the search opens clusters (computes their words) in
 descending P(c|h), and is done with a row once its k-th best word is more probable than the next cluster. A beam search
 wants the k best extensions of several hypotheses together: then the bound of a hypothesis and a cluster is P(c|h) times
-the probability of the hypothesis. Words that stand alone need no opening: the search begins with the best of them. A flat distribution would need nearly all clusters, which is slower than one large
-product. Therefore, after a trial at a small share of the dense cost, rows that are not done are computed densely,
+the probability of the hypothesis. Words that stand alone need no opening: the search begins with the best of them.
+
+A flat distribution would need nearly all clusters, which is slower than one large product. Therefore, after a trial at a small share of the dense cost, rows that are not done are computed densely,
 unless their remaining clusters are certain to cost less.
 
 Costs are counted in products of one hidden vector with one word vector.
 
 Shapes: T questions, B hypotheses of each (1 in `topk`), D width, V words, C clusters, N places for words that stand
-alone, R = C + N columns of the root, S words of a cluster, k results, P pairs of a hypothesis and a cluster to open. A pair is the number b · C + c, an extension the number b · V + w.
+alone, R = C + N columns of the root, S words of a cluster, k results, P pairs of a hypothesis and a cluster to open. A
+pair is the number b · C + c, an extension the number b · V + w.
 """
 
 import bisect
@@ -149,8 +151,10 @@ def _dense_by_cluster(words: Words, hidden: Tensor, log_root: Tensor, k: int) ->
 
 
 def _apart(words: Words, log_root: Tensor, k: int, n_hypotheses: int = 1) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The clusters, (T, B · R) → (T, B · C), and the k best of the words that stand alone: values and extensions, (T, k)
-    both, -inf where there are fewer."""
+    """The clusters, (T, B · R) → (T, B · C), and the k best of the words that stand alone.
+
+    Of those the values and the extensions, (T, k) both; -inf where there are fewer.
+    """
     partition = words.partition
     n_questions = log_root.shape[0]
     values = log_root.new_full((n_questions, k), -torch.inf)

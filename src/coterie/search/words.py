@@ -1,7 +1,7 @@
 """The word level for search: all words of some rows, or only the clusters that each row needs, without padding.
 
-Shapes: T rows, D width, V words, C clusters, N places for words that stand alone, S words of a cluster, P pairs of a row
-and a cluster to open, R distinct rows and Q distinct clusters of the pairs.
+Shapes: T rows, D width, V words, C clusters, N places for words that stand alone, S words of a cluster, P pairs of a
+row and a cluster to open, R distinct rows and Q distinct clusters of the pairs.
 """
 
 from collections.abc import Iterator
