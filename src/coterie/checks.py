@@ -31,12 +31,10 @@ def check_options(
     **choices: tuple[Any, Sequence[Any]],
 ) -> None:
     """Raises for the first invalid option; `choices` are pairs (given, allowed)."""
-    whole = {
+    whole: dict[str, Any] = {
         "in_features": in_features, "n_classes": n_classes, "n_clusters": n_clusters, "ignore_index": ignore_index,
-        "reorganize_until": reorganize_until,
+        "reorganize_until": reorganize_until, "reorganize_every": None if reorganize_every == "auto" else reorganize_every,
     }  # fmt: skip
-    if reorganize_every != "auto":
-        whole["reorganize_every"] = reorganize_every
     for name, number in whole.items():
         check_whole(name, number, optional=name in ("n_clusters", "reorganize_every", "reorganize_until"))
     if in_features < 1:
@@ -76,7 +74,7 @@ def check_own_words(own_words: Any, n_classes: int) -> None:
     if own_words is None:
         return
     if isinstance(own_words, Integral) and not isinstance(own_words, bool):
-        if not 0 <= own_words <= n_classes:
+        if not 0 <= int(own_words) <= n_classes:
             raise ValueError(f"own_words must be from 0 to n_classes = {n_classes}; got {own_words}")
         return
     try:

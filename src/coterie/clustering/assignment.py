@@ -32,8 +32,8 @@ def assign(
 
     `score`: words (B,) → how well each cluster suits them, a new tensor (B, C). `counts` (V,) whole numbers. A cluster
     is closed once it holds `capacity` words or `budget` occurrences. `settled` (V,): the cluster of a word that must
-    keep its own, C if it stands alone, else -1; settled words are assigned first. Of equally frequent words the one with
-    the lower number goes first; of equally good clusters it takes the one with the lower number.
+    keep its own, C if it stands alone, else -1; settled words are assigned first. Of equally frequent words the one
+    with the lower number goes first; of equally good clusters it takes the one with the lower number.
     """
     cluster_of = torch.full_like(counts, -1) if settled is None else settled.clone()
     placed = ((cluster_of >= 0) & (cluster_of < n_clusters)).nonzero().squeeze(1)

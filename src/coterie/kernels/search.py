@@ -31,7 +31,7 @@ def fits(capacity: int, n_columns: int) -> bool:
 
 
 def shares(logits: Tensor, root_sizes: Tensor) -> Tensor:
-    """log P of the root's columns, -inf for empty ones: (T, R) → (T, R) float32; `root_sizes` (R,) as in `Partition`."""
+    """log P of the root's columns, -inf for empty ones: (T, R) → (T, R) float32; `root_sizes` (R,): in `Partition`."""
     logits = dense_rows(logits)
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     if out.numel():

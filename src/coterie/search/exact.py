@@ -5,8 +5,9 @@ descending P(c|h), and is done with a row once its k-th best word is more probab
 wants the k best extensions of several hypotheses together: then the bound of a hypothesis and a cluster is P(c|h) times
 the probability of the hypothesis. Words that stand alone need no opening: the search begins with the best of them.
 
-A flat distribution would need nearly all clusters, which is slower than one large product. Therefore, after a trial at a small share of the dense cost, rows that are not done are computed densely,
-unless their remaining clusters are certain to cost less.
+A flat distribution would need nearly all clusters, which is slower than one large product. Therefore, after a trial
+at a small share of the dense cost, rows that are not done are computed densely, unless their remaining clusters are
+certain to cost less.
 
 Costs are counted in products of one hidden vector with one word vector.
 

@@ -119,7 +119,7 @@ class GpuWords:
         self, hidden: Tensor, root: Tensor, clusters: Tensor, k: int, bar: Tensor | None, score: Tensor | None,
         n_hypotheses: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The k best extensions of each question: values and b · V + w, (T, k) both; `clusters` is `_clusters(root)`."""
+        """The k best extensions of each question: values and b · V + w, (T, k) both. `clusters`: see `_clusters`."""
         place = self.partition
         logits = self._logits(hidden, root, clusters, bar)
         peaks = kernels.peaks(logits, clusters, place.offsets, self.capacity, bar, score)
