@@ -129,19 +129,18 @@ class SelfOrganizedSoftmax(nn.Module):
         self.n_clusters = n_clusters or checks.default_clusters(n_classes)
         self.capacity = capacity = checks.cluster_capacity(n_classes, self.n_clusters, gamma)
         self.frequency_budget = frequency_budget or checks.default_budget(n_classes, self.n_clusters, capacity)
-        self._own_words: Any = int(own_words) if isinstance(own_words, Integral) else own_words
+        number = int(own_words) if isinstance(own_words, Integral) else None
+        self._own_words = own_words if number is None else number
         # Whether words that stand alone are still to be chosen, at the first reorganisation.
         self._choosing = (
             partition is None and self.counting and reorganize_every is not None
-            and (own_words is None or isinstance(own_words, Integral))
+            and (own_words is None or number is not None)
         )  # fmt: skip
         if partition is None:
-            chosen, n_own = counted[:0], self._own_words
-            if not self._choosing:
-                if not (self.counting and own_words is None):
-                    chosen = own.choose(counted, self.n_clusters, self._own_words)
-                n_own = chosen.numel()
-            n_own = own.places(n_own, self.n_clusters)
+            chosen: Tensor = counted[:0]
+            if not self._choosing and not (self.counting and own_words is None):
+                chosen = own.choose(counted, self.n_clusters, self._own_words)
+            n_own = own.places(number if self._choosing else chosen.numel(), self.n_clusters)
             budget = self._budget(counted.index_fill(0, chosen, 0))
             partition = random_partition(counted, self.n_clusters, capacity, budget, chosen, n_own)
         else:

@@ -280,14 +280,14 @@ def test_as_in_paper():
 
 def test_a_layer_starts_as_documented():
     head = SelfOrganizedSoftmax(WIDTH, 53)
-    assert torch.equal(head.projection, torch.eye(WIDTH).repeat(2, 1))
+    assert not head.projection.any()  # both maps are the identity
     bound = WIDTH**-0.5
     assert not head.bias.any()  # nothing is counted yet
     assert not head.prior.shift.any()
     for parameter in (head.weight, head.cluster_weight, head.cluster_bias):
         assert parameter.abs().max() <= bound
         assert parameter.std() > bound / 4
-    assert not torch.equal(SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection[:WIDTH], torch.eye(WIDTH))
+    assert SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection.any()
 
 
 def test_reorganizing_inside_autocast_is_the_same():

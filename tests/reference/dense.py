@@ -21,9 +21,10 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
         h_c = h_w = hidden
     else:
         w_c, w_w = head.projection[: head.in_features], head.projection[head.in_features :]
-        h_c, h_w = hidden @ w_c.T, hidden @ w_w.T
-        if head.activation is not None:
-            h_c, h_w = ACTIVATIONS[head.activation](h_c), ACTIVATIONS[head.activation](h_w)
+        if head.activation is None:
+            h_c, h_w = hidden + 0.1 * hidden @ w_c.T, hidden + 0.1 * hidden @ w_w.T
+        else:
+            h_c, h_w = ACTIVATIONS[head.activation](hidden @ w_c.T), ACTIVATIONS[head.activation](hidden @ w_w.T)
     clusters = _words_of(head)
     alone = clusters.pop(head.n_clusters, [])
     bias = [0] * head.n_classes if head.bias is None else head.bias
