@@ -3,6 +3,7 @@
 import torch
 
 from coterie import Partition, SelfOrganizedSoftmax
+from coterie.loss.levels import STEP
 
 WIDTH = 7
 
@@ -14,6 +15,9 @@ def make(n_classes: int = 53, **options) -> SelfOrganizedSoftmax:
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(torch.randn_like(parameter))
+        if head.projection is not None and head.activation is None:
+            identity = torch.eye(head.in_features).to(head.projection).repeat(2, 1)
+            head.projection.sub_(identity).div_(STEP)  # the maps, not what they add to the identity, have such numbers
     return head
 
 
@@ -53,6 +57,7 @@ SHAPES = {
     "one own word": lambda **options: make(own_words=1, **options),
     "own words, no projection, no bias": lambda **options: make(own_words=7, projection=False, bias=False, **options),
     "own words, relu": lambda **options: with_own_words(activation="relu", **options),
+    "places for own words, all empty": lambda **options: make(counts=None, own_words=9, **options),
     "all own words but two": lambda **options: make(own_words=51, **options),
     "all own words": lambda **options: make(own_words=53, **options),
 }

@@ -33,10 +33,10 @@ def check_options(
     """Raises for the first invalid option; `choices` are pairs (given, allowed)."""
     whole: dict[str, Any] = {
         "in_features": in_features, "n_classes": n_classes, "n_clusters": n_clusters, "ignore_index": ignore_index,
-        "reorganize_until": reorganize_until, "reorganize_every": None if reorganize_every == "auto" else reorganize_every,
+        "reorganize_until": reorganize_until,
     }  # fmt: skip
     for name, number in whole.items():
-        check_whole(name, number, optional=name in ("n_clusters", "reorganize_every", "reorganize_until"))
+        check_whole(name, number, optional=name in ("n_clusters", "reorganize_until"))
     if in_features < 1:
         raise ValueError(f"in_features must be at least 1; got {in_features}")
     if n_classes < 2:
@@ -47,9 +47,10 @@ def check_options(
         raise ValueError(f"gamma must be above 0 (the paper's is 1.5); got {gamma}")
     if frequency_budget is not None and not frequency_budget > 0:
         raise ValueError(f"frequency_budget must be above 0 (the paper's is 0.1); got {frequency_budget}")
-    if isinstance(reorganize_every, int) and reorganize_every < 1:
+    if reorganize_every not in ("auto", None) and not (_is_whole(reorganize_every) and int(reorganize_every) >= 1):
         raise ValueError(
-            f'reorganize_every must be at least 1, "auto", or None for a fixed partition; got {reorganize_every}'
+            'reorganize_every must be a whole number from 1, "auto", or None for a fixed partition; '
+            f"got {reorganize_every!r}"
         )
     check_own_words(own_words, n_classes)
     if reorganize_until is not None and reorganize_until < 0:
@@ -73,16 +74,17 @@ def check_own_words(own_words: Any, n_classes: int) -> None:
     """Raises unless `own_words` is None, a number of words, or the ids of distinct words."""
     if own_words is None:
         return
-    if isinstance(own_words, Integral) and not isinstance(own_words, bool):
+    if _is_whole(own_words):
         if not 0 <= int(own_words) <= n_classes:
             raise ValueError(f"own_words must be from 0 to n_classes = {n_classes}; got {own_words}")
         return
     try:
-        ids = torch.as_tensor(own_words).flatten().tolist()
+        ids = torch.as_tensor(own_words).tolist()
     except (TypeError, ValueError, RuntimeError):
-        ids = [None]
+        ids = None
+    if not isinstance(ids, list) or not all(map(_is_whole, ids)):
+        raise ValueError(f"own_words must be a number of words, a list of their ids, or None; got {own_words!r}")
     for word in ids:
-        check_whole("own_words (a number of words, their ids, or None)", word)
         if not 0 <= word < n_classes:
             raise ValueError(f"own_words names class {word}; classes are 0 to {n_classes - 1}")
     if len(set(ids)) < len(ids):
@@ -91,8 +93,12 @@ def check_own_words(own_words: Any, n_classes: int) -> None:
 
 def check_whole(name: str, number: Any, optional: bool = False) -> None:
     """Raises unless `number` is an integer; None is allowed if it is optional."""
-    if not (number is None and optional) and (not isinstance(number, Integral) or isinstance(number, bool)):
+    if not (number is None and optional) and not _is_whole(number):
         raise ValueError(f"{name} must be a whole number{', or None' if optional else ''}; got {number!r}")
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 def check_k(k: int, n_classes: int, name: str = "k") -> None:

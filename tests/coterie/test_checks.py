@@ -30,7 +30,9 @@ def build(**options):
         ({"counts": {"a": 1}}, "a list of numbers, one per class; got <class 'dict'>"),
         ({"counts": ["1"] * 53}, "a list of numbers, one per class; got <class 'list'>"),
         ({"n_clusters": 2.0}, "n_clusters must be a whole number, or None; got 2.0"),
-        ({"reorganize_every": 2.5}, "reorganize_every must be a whole number, or None; got 2.5"),
+        ({"reorganize_every": 2.5}, 'reorganize_every must be a whole number from 1, "auto", or None.*; got 2.5'),
+        ({"reorganize_every": "often"}, "a whole number from 1, \"auto\", or None for a fixed partition; got 'often'"),
+        ({"reorganize_every": True}, "reorganize_every must be a whole number from 1.*; got True"),
         ({"reorganize_until": "9"}, "reorganize_until must be a whole number, or None; got '9'"),
         ({"ignore_index": None}, "ignore_index must be a whole number; got None"),
         ({"n_classes": True}, "n_classes must be a whole number; got True"),
@@ -46,7 +48,20 @@ def build(**options):
             {"counts": [1] * 53, "frequency_budget": 0.01},
             r"find no cluster with room.*Raise frequency_budget",
         ),
-        ({"reorganize_every": 0}, 'reorganize_every must be at least 1, "auto", or None'),
+        ({"reorganize_every": 0}, "reorganize_every must be a whole number from 1.*; got 0"),
+        ({"own_words": -1}, "own_words must be from 0 to n_classes = 53; got -1"),
+        ({"own_words": 54}, "own_words must be from 0 to n_classes = 53; got 54"),
+        ({"own_words": True}, "own_words must be a number of words, a list of their ids, or None; got True"),
+        ({"own_words": 2.5}, "a list of their ids, or None; got 2.5"),
+        ({"own_words": "3"}, "a list of their ids, or None; got '3'"),
+        ({"own_words": [1, 2.0]}, r"a list of their ids, or None; got \[1, 2.0\]"),
+        ({"own_words": [[1, 2]]}, r"a list of their ids, or None; got \[\[1, 2\]\]"),
+        ({"own_words": torch.tensor(3)}, r"a list of their ids, or None; got tensor\(3\)"),
+        ({"own_words": torch.zeros(53).bool()}, "a list of their ids, or None"),
+        ({"own_words": {1: 2}}, "a list of their ids, or None; got {1: 2}"),
+        ({"own_words": [5, 53]}, "own_words names class 53; classes are 0 to 52"),
+        ({"own_words": [5, -1]}, "own_words names class -1"),
+        ({"own_words": [5, 0, 5]}, "own_words names a class twice"),
         ({"reorganize_until": -1}, "reorganize_until must be a number of updates"),
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1; got 1.0"),
         ({"statistic": "median"}, "statistic must be one of 'mean_hidden', 'table'; got 'median'"),
@@ -148,15 +163,46 @@ SIZES = "the checkpoint holds .* the layer was built for 53 classes in 8 cluster
         ({"n_clusters": 9}, SIZES),
         ({"in_features": 7}, SIZES),
         ({"partition": Partition([0] * 46 + list(range(1, 8)), 8)}, "a cluster of 46 words; this layer allows"),
+        ({"own_words": 9}, "holds 9 words that stand alone; this layer has room for 8: build it with .* own_words=9"),
+        ({"own_words": list(range(20, 53))}, "holds 33 words that stand alone; this layer has room for 8"),
         ({"statistic": "table"}, "another kind than the layer's 'mean_hidden'"),  # of the same shape
     ],
 )
 def test_a_checkpoint_of_another_layer_is_refused_and_changes_nothing(other, message):
-    head = make(in_features=8)
+    head = make(in_features=8, own_words=5)
     before = copy.deepcopy(head.state_dict())
     with pytest.raises(RuntimeError, match=message):
         head.load_state_dict(make(**{"in_features": 8, **other}).state_dict())
     torch.testing.assert_close(head.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bad, message", [(-1, "clusters -1 to"), (9, "clusters 0 to 9; there are 8, from 0")])
+def test_a_damaged_checkpoint_is_refused_and_changes_nothing(bad, message):
+    head, other = make(own_words=5), make(own_words=5).state_dict()
+    other["partition.cluster_of"][0] = bad
+    before = copy.deepcopy(head.state_dict())
+    with pytest.raises(RuntimeError, match=message):
+        head.load_state_dict(other)
+    torch.testing.assert_close(head.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("theirs, ours", [(0, 5), (5, 0), (3, 20), (20, 20)])
+def test_a_checkpoint_of_as_many_own_words_as_there_is_room_for_is_taken(theirs, ours):
+    """What a refusal advises works, too."""
+    other, hidden = make(own_words=theirs), torch.randn(4, WIDTH)
+    head = make(own_words=ours)
+    if theirs > ours:
+        with pytest.raises(RuntimeError, match=f"room for 0: build it .* own_words={theirs}"):
+            head.load_state_dict(other.state_dict())
+        head = make(counts=other.counts, own_words=theirs)
+    head.load_state_dict(other.state_dict())
+    assert torch.equal(head.partition.own, other.partition.own)
+    torch.testing.assert_close(head.log_prob(hidden), other.log_prob(hidden))
+    target = torch.randint(0, 53, (4,))
+    torch.testing.assert_close(head(hidden, target), other(hidden, target))
+    with_partition = make(partition=other.partition)
+    with_partition.load_state_dict(other.state_dict())
+    torch.testing.assert_close(with_partition.log_prob(hidden), other.log_prob(hidden))
 
 
 def test_step_begins_to_count_batches_anew():

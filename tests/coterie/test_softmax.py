@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from coterie import SelfOrganizedSoftmax
+from coterie.loss import levels
 from tests.layers import WIDTH, make, with_empty_clusters, with_own_words
 
 
@@ -117,6 +118,28 @@ def test_compiles_as_one_graph_and_learns_the_same(compiler, backend):
     eager.reorganize()
     other.reorganize()
     assert torch.allclose(compiled(hidden, target).loss, eager(hidden, target).loss, atol=1e-5)
+
+
+def test_words_are_chosen_under_a_compiler_without_compiling_again():
+    torch._dynamo.reset()
+    eager = make(100, counts=None)
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    hidden, target = torch.randn(400, WIDTH), (torch.rand(400) ** 6 * 100).long()
+    compiled(hidden, target).loss.backward()
+    eager(hidden, target).loss.backward()
+    for head in (eager, other):
+        assert not head.partition.own.numel()
+        head.reorganize()
+        assert head.partition.own.numel()
+        head.zero_grad()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        found = compiled(hidden, target)
+    expected = eager(hidden, target)
+    torch.testing.assert_close(tuple(found), tuple(expected))
+    for loss in (found.loss, expected.loss):
+        loss.backward()
+    torch.testing.assert_close([p.grad for p in other.parameters()], [p.grad for p in eager.parameters()])
 
 
 def trained(**options):
@@ -259,6 +282,24 @@ def test_a_fixed_partition_remembers_nothing():
         head.reorganize()
 
 
+def test_clusters_are_random_until_a_word_moves():
+    head = make(own_words=5)
+    assert head.partition.random
+    assert make(partition=head.partition).partition.random
+    head.reorganize()  # nothing is known yet
+    assert head.partition.random
+    other = make(own_words=5)
+    head(torch.randn(500, WIDTH), torch.randint(0, 53, (500,)))
+    assert head.reorganize().words_moved
+    assert not head.partition.random
+    other.load_state_dict(head.state_dict())
+    assert not other.partition.random
+    head.load_state_dict(make(own_words=5).state_dict())
+    assert head.partition.random
+    with pytest.warns(UserWarning, match="the partition is random and stays so"):
+        make(partition=head.partition, reorganize_every=None)
+
+
 def test_a_given_partition_is_copied():
     head = make()
     other = make(partition=head.partition)
@@ -280,14 +321,16 @@ def test_as_in_paper():
 
 def test_a_layer_starts_as_documented():
     head = SelfOrganizedSoftmax(WIDTH, 53)
-    assert not head.projection.any()  # both maps are the identity
+    assert torch.equal(levels.maps(head.vectors()), torch.eye(WIDTH).repeat(2, 1))
     bound = WIDTH**-0.5
     assert not head.bias.any()  # nothing is counted yet
     assert not head.prior.shift.any()
     for parameter in (head.weight, head.cluster_weight, head.cluster_bias):
         assert parameter.abs().max() <= bound
         assert parameter.std() > bound / 4
-    assert SelfOrganizedSoftmax(WIDTH, 53, activation="relu").projection.any()
+    activated = SelfOrganizedSoftmax(WIDTH, 53, activation="relu")
+    assert levels.maps(activated.vectors()) is activated.projection
+    assert bound / 4 < activated.projection.std() < bound
 
 
 def test_reorganizing_inside_autocast_is_the_same():

@@ -125,11 +125,12 @@ class Partition(nn.Module):
             raise ValueError("a partition needs at least one cluster with at least one word; got none")
         cluster_of = torch.full((n_words,), -1, dtype=torch.int64)
         for cluster, members in enumerate(lists):
+            place = f"cluster {cluster}" if cluster < len(lists) - 1 else "own"
             for word in members:
                 if not 0 <= word < n_words:
-                    raise ValueError(f"cluster {cluster} names word {word!r}; words are 0 to {n_words - 1}")
+                    raise ValueError(f"{place} names word {word!r}; words are 0 to {n_words - 1}")
                 if cluster_of[word] >= 0:
-                    raise ValueError(f"word {word} is in cluster {int(cluster_of[word])} and again in {cluster}")
+                    raise ValueError(f"word {word} is in cluster {int(cluster_of[word])} and again in {place}")
                 cluster_of[word] = cluster
         _check_complete(cluster_of)
         return cls(cluster_of, len(lists) - 1, n_own=len(lists[-1]))
@@ -176,7 +177,7 @@ class Partition(nn.Module):
         if own := lists.pop():
             head["own"] = own
         rows = ",\n  ".join(json.dumps(cluster, ensure_ascii=False) for cluster in lists)
-        return json.dumps(head)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
+        return json.dumps(head, ensure_ascii=False)[:-1] + f', "clusters": [\n  {rows}\n]}}\n'
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Sequence[str] | None = None) -> "Partition":

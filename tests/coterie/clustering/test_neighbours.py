@@ -8,10 +8,12 @@ from coterie import SelfOrganizedSoftmax
 from coterie.clustering import neighbours as company
 from tests.layers import WIDTH
 
+ALONE = [7, 22, 23, 49]
+
 
 def taught(**options) -> SelfOrganizedSoftmax:
-    """A layer that has seen some of its words."""
-    head = SelfOrganizedSoftmax(WIDTH, 60, torch.arange(1, 61), reorganize_every=4, **options)
+    """A layer that has seen some of its words, and some words that stand alone."""
+    head = SelfOrganizedSoftmax(WIDTH, 60, torch.arange(1, 61), reorganize_every=4, own_words=ALONE, **options)
     for _ in range(6):
         head(torch.randn(40, WIDTH), torch.randint(0, 50, (40,)))
         head.step()
@@ -48,6 +50,7 @@ def test_the_next_best_clusters_are_those_of_the_best_scores(statistic):
         own = int(head.partition.cluster_of[word])
         others = sorted((c for c in range(head.n_clusters) if c not in (own, 3)), key=scores.__getitem__, reverse=True)
         assert found[word].tolist() == (others[:3] if head.statistic.seen[word] else [-1] * 3)
+        assert word not in ALONE or found[word].tolist() == [-1] * 3
     assert not bool(head.statistic.seen.all())
 
 
@@ -55,11 +58,17 @@ def test_the_next_best_clusters_are_those_of_the_best_scores(statistic):
 def test_typical_words_are_frequent_and_expected():
     head = taught()
     found = company.typicality(head, head.counts)
-    for word in (0, 17, 49):
+    for word in (0, 17, 48):
         mean = head.statistic.mean(torch.tensor([word]))
-        expected = head.cluster_log_prob(mean).exp()[0, head.partition.cluster_of[word]]
+        expected = head.cluster_log_prob(mean).softmax(1)[0, head.partition.cluster_of[word]]  # among the clusters
         assert found[word].item() == pytest.approx(head.counts[word].item() * expected.item(), rel=1e-4)
-    assert float(found[59]) == 0
+    assert not found[[59, *ALONE]].any()
+
+
+def test_a_clusters_mass_is_that_of_its_words():
+    head = taught()
+    found = company.mass(head.partition, head.counts)
+    assert found.tolist() == [sum(word + 1 for word in members) for members in head.partition.to_lists()]
 
 
 def test_a_fixed_partition_has_no_next_best_and_frequent_words_are_typical():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import Partition, SelfOrganizedSoftmax
-from coterie.clustering.own_words import choose, places
+from coterie.clustering.own_words import TILE, choose, places
 from coterie.clustering.prior import log_mass
 from tests.layers import WIDTH, make, with_own_words
 
@@ -68,7 +68,17 @@ def test_the_rule_sees_shares_alone_neither_the_order_nor_the_length_of_a_text(s
     assert torch.equal(order[by_rule(counts[order])].sort().values, found)
 
 
+@pytest.mark.parametrize("n_words, n_clusters", [(44_370, 216), (131_072, 368)])
+def test_the_last_tile_of_the_roots_columns_is_full(n_words, n_clusters):
+    """A GPU computes whole tiles; fewer words than one has columns are left out for that."""
+    found = by_rule(zipf(n_words), n_clusters)
+    assert len(found) > TILE
+    assert (n_clusters + len(found)) % TILE == 0
+    assert len(found) <= len(by_rule(zipf(n_words), n_clusters - 1)) < len(found) + TILE + 8
+
+
 def test_equally_frequent_words_stand_alone_together_or_not_at_all():
+    """Where no tile is to be filled."""
     counts = zipf(2000)
     for low in range(0, 200, 10):
         counts[low : low + 10] = counts[low].item()

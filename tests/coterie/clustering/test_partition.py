@@ -1,4 +1,6 @@
-"""Who sits with whom: invariants, ways in, ways out."""
+"""Who sits with whom, and who stands alone: invariants, ways in, ways out."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -7,23 +9,34 @@ from hypothesis import strategies as st
 
 from coterie import Partition, SelfOrganizedSoftmax
 from coterie.checks import cluster_capacity, default_budget
+from coterie.clustering.own_words import choose
 from coterie.clustering.partition import random_partition
 
 
-@given(st.data(), st.integers(1, 12))
-def test_index_tensors_agree(data, n_clusters):
-    cluster_of = data.draw(st.lists(st.integers(0, n_clusters - 1), min_size=1, max_size=60))
-    partition = Partition(cluster_of, n_clusters)
+@given(st.data(), st.integers(1, 12), st.integers(0, 3))
+def test_index_tensors_agree(data, n_clusters, spare):
+    cluster_of = data.draw(st.lists(st.integers(0, n_clusters), min_size=1, max_size=60))  # the last: alone
+    alone = [word for word, cluster in enumerate(cluster_of) if cluster == n_clusters]
+    partition = Partition(cluster_of, n_clusters, n_own=len(alone) + spare)
     lists = partition.to_lists()
-    assert sorted(word for cluster in lists for word in cluster) == list(range(len(cluster_of)))
+    assert len(lists) == n_clusters
+    assert sorted(word for cluster in [*lists, alone] for word in cluster) == list(range(len(cluster_of)))
+    assert partition.own.tolist() == partition.slots[: len(alone)].tolist() == alone
+    assert partition.slots.numel() == len(alone) + spare
+    assert partition.root_sizes.tolist() == [*map(len, lists), *[1] * len(alone), *[0] * spare]
+    columns = [n_clusters + alone.index(word) if word in alone else c for word, c in enumerate(cluster_of)]
+    assert partition.column(torch.arange(len(cluster_of))).tolist() == columns
     assert partition.sizes.tolist() == [len(cluster) for cluster in lists]
     for c, members in enumerate(lists):
         assert partition.members(c).tolist() == members == sorted(members)
         assert all(cluster_of[word] == c for word in members)
     assert torch.equal(partition.words[partition.position], torch.arange(len(cluster_of)))
     assert partition.capacity == int(partition.sizes.max())
-    again = Partition.from_lists(lists)
+    again = Partition.from_lists(lists, own=alone)
     assert torch.equal(again.cluster_of, partition.cluster_of)
+    assert again.n_own == len(alone)
+    if alone:
+        return
     mapped = Partition.from_mapping(dict(enumerate(cluster_of)))
     assert torch.equal(mapped.cluster_of, partition.cluster_of)
 
@@ -43,12 +56,16 @@ def test_a_given_partition_may_be_fuller_but_reorganizing_keeps_the_limit():
 
 
 def test_assigning_in_place_keeps_the_memory_and_may_alias():
-    partition = Partition([0, 1, 0, 1], 2)
+    partition = Partition([0, 1, 0, 1], 2, n_own=3)
     before = [buffer.data_ptr() for buffer in partition.buffers()]
     partition.assign_(torch.tensor([1, 1, 1, 0]))
     assert partition.to_lists() == [[3], [0, 1, 2]]
     partition.assign_(partition.cluster_of)
     assert partition.to_lists() == [[3], [0, 1, 2]]
+    partition.assign_(torch.tensor([2, 1, 0, 2]))
+    assert (partition.to_lists(), partition.own.tolist()) == ([[2], [1]], [0, 3])
+    assert partition.slots[:2].tolist() == [0, 3]
+    assert partition.root_sizes.tolist() == [1, 1, 1, 1, 0]
     assert before == [buffer.data_ptr() for buffer in partition.buffers()]
 
 
@@ -57,18 +74,22 @@ def test_assigning_in_place_keeps_the_memory_and_may_alias():
     gamma=st.floats(1.0, 3.0),
     skew=st.floats(0.0, 3.0),
     share_of_clusters=st.floats(0.0, 1.0),
+    n_own=st.integers(0, 100),
     seed=st.integers(0, 9999),
 )
 @settings(max_examples=150, deadline=None)
 def test_a_random_start_keeps_both_limits_and_the_default_budget_always_can_be(
-    n_words, gamma, skew, share_of_clusters, seed
+    n_words, gamma, skew, share_of_clusters, n_own, seed
 ):
     generator = torch.Generator().manual_seed(seed)
     counts = (1000 / torch.arange(1, n_words + 1) ** skew).long()[torch.randperm(n_words, generator=generator)]
     n_clusters = max(1, round(share_of_clusters * n_words))
     capacity = cluster_capacity(n_words, n_clusters, gamma)
-    budget = max(1, -int(-default_budget(n_words, n_clusters, capacity) * int(counts.sum()) // 1))
-    partition = random_partition(counts, n_clusters, capacity, budget)
+    own = choose(counts, n_clusters, min(n_own, n_words))
+    clustered = counts.index_fill(0, own, 0)
+    budget = max(1, -int(-default_budget(n_words, n_clusters, capacity) * int(clustered.sum()) // 1))
+    partition = random_partition(counts, n_clusters, capacity, budget, own, n_own)
+    assert torch.equal(partition.own, own)
     assert int(partition.sizes.max()) <= capacity
     for members in partition.to_lists():
         mass = counts[members].tolist()
@@ -105,12 +126,20 @@ def test_sizes_and_budget_hold_after_reorganizing(own_words):
 
 
 @pytest.mark.parametrize("vocabulary", [None, ["a", "b", "ü", "<unk>", '"', "\n", "语"]])
-def test_saved_and_loaded(tmp_path, vocabulary):
-    partition = Partition([2, 0, 0, 1, 2, 2, 0], 4, capacity=5)
-    partition.save(path := tmp_path / "partition.json", vocabulary)
+@pytest.mark.parametrize("own", [[], [0], [2, 6]])
+@pytest.mark.parametrize("random", [False, True])
+def test_saved_and_loaded(tmp_path, vocabulary, own, random):
+    cluster_of = torch.tensor([2, 0, 0, 1, 2, 2, 0])
+    cluster_of[own] = 4
+    partition = Partition(cluster_of, 4, capacity=5, n_own=len(own))
+    partition.assign_(cluster_of, random=random)
+    path = tmp_path / "partition.json"
+    with pytest.warns(UserWarning, match="random clusters") if random else nullcontext():
+        partition.save(path, vocabulary)
     again = Partition.load(path, vocabulary)
     assert torch.equal(again.cluster_of, partition.cluster_of)
-    assert (again.n_clusters, again.capacity) == (4, 5)
+    assert (again.n_clusters, again.capacity, again.n_own, again.random) == (4, 5, len(own), random)
+    assert ('"own"' in path.read_text(encoding="utf-8")) == bool(own)
     if vocabulary:
         assert '"ü"' in path.read_text(encoding="utf-8")
         shuffled = vocabulary[::-1]
@@ -126,7 +155,12 @@ def test_saved_and_loaded(tmp_path, vocabulary):
         (lambda: Partition([], 3), "one whole number per word"),
         (lambda: Partition(torch.rand(4), 3), "one whole number per word"),
         (lambda: Partition([0, 0, 0], 1, capacity=2), "3 words, more than the capacity of 2"),
-        (lambda: Partition.from_lists([[0, 1], [1, 2]], 3), "word 1 is in cluster 0 and again in 1"),
+        (lambda: Partition([0, 2, 2], 2, n_own=1), "2 words stand alone; there is room for n_own = 1"),
+        (lambda: Partition([0, 3, 1], 2, n_own=1), "clusters 0 to 3; there are 2"),
+        (lambda: Partition.from_lists([[0, 1], [1, 2]], 3), "word 1 is in cluster 0 and again in cluster 1"),
+        (lambda: Partition.from_lists([[0, 1], [2]], 3, own=[1]), "word 1 is in cluster 0 and again in own"),
+        (lambda: Partition.from_lists([[0, 1]], 3, own=[3]), "own names word 3; words are 0 to 2"),
+        (lambda: Partition.from_lists([], own=[0, 1]), "at least one cluster"),
         (lambda: Partition.from_lists([[0], [2]], 3), r"1 of 3 words are in no cluster; the first: \[1\]"),
         (lambda: Partition.from_lists([[0, 7]], 2), "names word 7; words are 0 to 1"),
         (lambda: Partition.from_lists([]), "at least one cluster"),
@@ -153,6 +187,26 @@ def test_bad_partitions_say_what_is_wrong(make, message):
         ('{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": 5}', None, "lists of words"),
         ('{"format": "coterie-partition", "n_words": "2", "capacity": 2, "clusters": [[0]]}', None, "whole numbers"),
         ('{"format": "coterie-partition", "n_words": 1, "capacity": 1, "clusters": [[""]]}', ["a"], "it names ''"),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": [[0]], "own": 1}',
+            None,
+            "its clusters must be lists of words",
+        ),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": [[0]], "own": [0, 1]}',
+            None,
+            "word 0 is in cluster 0 and again in own",
+        ),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": [[]], "own": ["a", "b"]}',
+            None,
+            "give the vocabulary",
+        ),
+        (
+            '{"format": "coterie-partition", "n_words": 2, "capacity": 2, "clusters": [["a"]], "own": ["b"]}',
+            ["a", "c"],
+            "another vocabulary: it names 'b'",
+        ),
         (
             '{"format": "coterie-partition", "n_words": 2, "n_clusters": 1, "capacity": 2, "clusters": [["a", "b"]]}',
             None,

@@ -12,10 +12,10 @@ TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11} 
 DTYPES = list(TOLERANCE)
 
 
-def seats(generator=None, alone=True):
-    """A partition; unless words stand `alone`, they are in the first cluster."""
+def seats(generator=None, alone=True, places=PLACES):
+    """A partition; unless words stand `alone`, in some of the `places`, they are in the first cluster."""
     cluster_of = torch.repeat_interleave(torch.arange(N_CLUSTERS + 1), torch.tensor((*SIZES, ALONE)))
     cluster_of = cluster_of[torch.randperm(N_WORDS, generator=generator)]
     if not alone:
         cluster_of[cluster_of == N_CLUSTERS] = 0
-    return Partition(cluster_of, N_CLUSTERS, capacity=70, n_own=PLACES if alone else 0).to(DEVICE)
+    return Partition(cluster_of, N_CLUSTERS, capacity=70, n_own=places).to(DEVICE)

@@ -23,14 +23,16 @@ def test_the_layers_two_results_may_be_used_together(reduction):
     weights, gradients = torch.rand(4, 9, device=DEVICE), []
     for backend in ("triton", "torch"):
         torch.manual_seed(4)
-        layer = make(90, in_features=24, backend=backend, reduction=reduction).to(DEVICE)
+        layer = make(90, in_features=24, backend=backend, reduction=reduction, own_words=20).to(DEVICE)
         output, loss = layer(hidden, target)
         (2 * loss + (output * weights).sum()).backward()
         gradients.append([parameter.grad for parameter in layer.parameters()])
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"statistic": "table", "counts": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"label_smoothing": 0.1, "own_words": 20}, {"statistic": "table", "counts": None, "own_words": 5}]
+)
 def test_the_layer_trains_as_with_the_torch_backend(options):
     layers = []
     for backend in ("triton", "torch"):
@@ -50,6 +52,7 @@ def test_the_layer_trains_as_with_the_torch_backend(options):
                     parameter -= 0.1 * parameter.grad
             moved.append(layer.step())
         assert moved[0] == moved[1]
+    assert len(layers[0].partition.own) == options.get("own_words", 0)
     for x, y in zip(layers[0].state_dict().values(), layers[1].state_dict().values(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
     assert layers[0].measures().perplexity == pytest.approx(layers[1].measures().perplexity, rel=1e-4)
@@ -90,7 +93,7 @@ def test_second_derivatives_are_refused():
 
 @pytest.mark.parametrize("frozen", ["projection", "cluster_weight", "weight", "bias"])
 def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen):
-    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    layer = make(90, in_features=24, backend="triton", own_words=20).to(DEVICE)
     found = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -116,7 +119,7 @@ def test_under_activation_checkpointing_a_batch_counts_once(reentrant):
 
 def test_the_layer_compiled_learns_the_same():
     torch._dynamo.reset()
-    eager = make(90, in_features=24, backend="triton", counts=None).to(DEVICE)
+    eager = make(90, in_features=24, backend="triton", counts=None, own_words=range(3, 20)).to(DEVICE)
     other = copy.deepcopy(eager)
     compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
     for _ in range(2):
@@ -138,7 +141,7 @@ def test_the_layer_compiled_learns_the_same():
 class Launches(TorchDispatchMode):
     """Notes PyTorch's operations that compute something."""
 
-    FREE = ("empty", "new_empty", "empty_like", "view", "t", "permute", "split", "select", "expand", "detach")
+    FREE = ("empty", "new_empty", "empty_like", "view", "t", "permute", "split", "slice", "select", "expand", "detach")
 
     def __init__(self):
         super().__init__()
@@ -152,9 +155,11 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_a_step_is_kernels_and_products(monkeypatch, folded):
+@pytest.mark.parametrize("own_words", [0, 20])
+def test_a_step_is_kernels_and_products(monkeypatch, folded, own_words):
+    """Whatever stands alone: the gradient of the word vectors is written once, and nothing is added to it."""
     monkeypatch.setattr(triton, "LARGE", 0 if folded else 2**23)
-    layer = make(90, in_features=24, backend="triton").to(DEVICE)
+    layer = make(90, in_features=24, backend="triton", own_words=own_words).to(DEVICE)
     layer.step()
     monkeypatch.setattr(layer.tally, "look", lambda: None)  # on a CPU it looks at once
     if DEVICE == "cpu":
@@ -172,9 +177,9 @@ def test_a_step_is_kernels_and_products(monkeypatch, folded):
         loss = layer(hidden.requires_grad_(), target).loss
     with Launches() as backward:
         torch.autograd.grad(loss, [hidden, *layer.parameters()])
-    # Of the projection, then of the clusters; folded, one projection is of the clusters, and two gradients meet.
+    # Of the projection, then of the root; folded, one projection is of the root, and two gradients meet.
     assert forward.names == ["mm"] * (2 + folded)
-    assert sorted(backward.names) == sorted(["ones_like"] + ["mm"] * (4 + folded) + ["addmm_"] * folded)
+    assert sorted(backward.names) == sorted(["ones_like"] + ["mm"] * 3 + ["addmm_"] * (1 + 2 * folded))
 
 
 def test_the_kernels_are_refused_where_there_is_no_gpu(monkeypatch):

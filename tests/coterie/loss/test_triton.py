@@ -16,6 +16,7 @@ from tests.coterie.kernels.batches import (
     DEVICE,
     N_CLUSTERS,
     N_WORDS,
+    PLACES,
     SIZES,
     TOLERANCE,
     seats,
@@ -33,7 +34,7 @@ class Case:
 
     def __init__(
         self, tokens, width, *, sees="a linear map", bias=True, dtype=torch.float32, weights=None, seed=0,
-        targets="all", alone=True,
+        targets="all", alone=True, places=PLACES,
     ):  # fmt: skip
         g = torch.Generator().manual_seed(seed)
         weights = weights or dtype
@@ -41,7 +42,7 @@ class Case:
         def draw(*shape, dtype=weights, scale=1.0):
             return (torch.randn(*shape, generator=g) * scale).to(dtype).to(DEVICE)
 
-        self.partition = seats(g, alone)
+        self.partition = seats(g, alone, places)
         self.sees = sees
         self.hidden = draw(tokens, width, dtype=dtype)
         self.vectors = Vectors(
@@ -105,19 +106,19 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    "tokens, width, sees, bias, alone",
+    "tokens, width, sees, bias, alone, places",
     [
-        (1, 100, "a linear map", True, True),
-        (37, 64, "a linear map", False, True),
-        (37, 64, "h", True, True),
-        (37, 507, "relu", True, False),
-        (37, 507, "folded", False, False),
-        (37, 64, "folded", True, True),
-        (60, 1100, "a linear map", True, True),
+        (1, 100, "a linear map", True, True, PLACES),
+        (37, 64, "a linear map", False, True, PLACES),
+        (37, 64, "h", True, True, ALONE),
+        (37, 507, "relu", True, False, 0),
+        (37, 507, "folded", False, False, PLACES),
+        (37, 64, "folded", True, True, PLACES),
+        (60, 1100, "a linear map", True, True, PLACES),
     ],
 )
-def test_equals_the_reference(tokens, width, sees, bias, alone):
-    Case(tokens, width, sees=sees, bias=bias, alone=alone).check()
+def test_equals_the_reference(tokens, width, sees, bias, alone, places):
+    Case(tokens, width, sees=sees, bias=bias, alone=alone, places=places).check()
 
 
 @pytest.mark.parametrize("sees, dtype", [*((sees, torch.bfloat16) for sees in SEES), ("a linear map", torch.float16)])

@@ -68,6 +68,14 @@ def test_the_roots_shares_are_the_softmaxs(shape, dtype):
     torch.testing.assert_close(words.shares(logits), root_log_softmax(logits.float(), sizes))
 
 
+@pytest.mark.parametrize("shape", ["own words", "one own word", "places for own words, all empty", "all own words"])
+def test_words_that_stand_alone_are_one_more_cluster_of_all_their_mass(shape):
+    head = SHAPES[shape]().to(DEVICE)
+    words, _, log_root = answer(head, torch.randn(5, WIDTH, device=DEVICE))
+    n_clusters, alone = head.n_clusters, log_root[:, head.n_clusters :].logsumexp(1, keepdim=True)
+    torch.testing.assert_close(words._clusters(log_root), torch.cat((log_root[:, :n_clusters], alone), 1))
+
+
 @pytest.mark.parametrize(
     "rows, dtype", [(3, torch.float32), (33, torch.float16), (65, torch.float32), (130, torch.float16)]
 )
