@@ -10,7 +10,6 @@ from numbers import Integral
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie import checks, inference
@@ -21,6 +20,7 @@ from coterie.clustering.prior import Prior, log_frequency, log_mass_alone
 from coterie.clustering.schedule import AtIntervals, ByEvidence, Every
 from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 from coterie.cpu import in_large_pages
+from coterie.embedding import embed
 from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Books, choose, in_backward
 from coterie.loss.grouping import Grouping
 from coterie.loss.levels import ACTIVATIONS, Vectors, cluster_vectors
@@ -369,9 +369,7 @@ class SelfOrganizedSoftmax(nn.Module):
 
         >>> hidden = head.embed(torch.tensor([[3, 17, 5]]))  # (1, 3, 16)
         """
-        cluster = self.partition.cluster_of[tokens]
-        of_cluster = F.embedding(cluster.clamp(max=self.n_clusters - 1), self.cluster_weight)
-        return F.embedding(tokens, self.weight) + of_cluster * (cluster < self.n_clusters)[..., None]
+        return embed(self.weight, self.cluster_weight, self.partition, tokens)
 
     # -- inference ----------------------------------------------------------------------------------------------
 

@@ -1,19 +1,16 @@
-"""An embedding with a deterministic gradient, which can add cluster vectors.
+"""An embedding with a fast gradient, which a tied head replaces by its own.
 
-Shapes: V words, C clusters, D width.
+Shapes: V words, D width.
 """
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.loss.dispatch import HAS_TRITON
+from coterie.embedding import look_up
 from coterie.softmax import SelfOrganizedSoftmax
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding`, to which a head's cluster vectors can be added; on a GPU a kernel of ours computes its gradient,
-    several times as fast, and under autocast the vectors come in its dtype."""
+    """`nn.Embedding`, with the gradient of `coterie.embedding.look_up`; tied to a head with clusters, its `embed`."""
 
     def __init__(self, n_words: int, width: int) -> None:
         super().__init__(n_words, width)
@@ -22,26 +19,8 @@ class Embedding(nn.Embedding):
 
     def forward(self, words: Tensor) -> Tensor:
         """(...) → (..., D)."""
-        vectors = look_up(self.weight, words)
-        if self._head is None:
-            return vectors
-        (head,) = self._head
-        cluster = head.partition.cluster_of[words]
-        alone = cluster == head.n_clusters
-        # A word that stands alone takes some vector, which is masked. Not the same for all: on a GPU the gradients of a
-        # vector are added up one after the other, and most of a text is such words.
-        of_cluster = look_up(head.cluster_weight, torch.where(alone, words % head.n_clusters, cluster))
-        return vectors + of_cluster.masked_fill(alone[..., None], 0.0)
+        return look_up(self.weight, words) if self._head is None else self._head[0].embed(words)
 
-    def add_clusters(self, head: SelfOrganizedSoftmax) -> None:
-        """From now on, does what `head.embed` does: adds to each word's vector that of its cluster, if it has one."""
+    def use(self, head: SelfOrganizedSoftmax) -> None:
+        """From now on, a word goes in as the head embeds it."""
         self._head = (head,)
-
-
-def look_up(weight: Tensor, words: Tensor) -> Tensor:
-    """Gathers rows of a matrix: (V, D), (...) → (..., D)."""
-    if not (HAS_TRITON and weight.is_cuda):
-        return F.embedding(words, weight)
-    from coterie_lab.kernels import embedding
-
-    return embedding.lookup(weight, words)

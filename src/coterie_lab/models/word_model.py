@@ -89,4 +89,4 @@ def _tie(head: nn.Module, embedding: Embedding) -> None:
         )
     head.weight = embedding.weight
     if isinstance(head, SelfOrganizedSoftmax):
-        embedding.add_clusters(head)
+        embedding.use(head)

@@ -27,6 +27,8 @@ def model(
     with torch.no_grad():
         for parameter in found.parameters():
             parameter.copy_(torch.randn_like(parameter) * sharp / math.sqrt(hidden))
+        if isinstance(getattr(layer, "projection", None), torch.nn.Parameter):
+            layer.projection.copy_(10 * (layer.projection - torch.eye(hidden).repeat(2, 1)))  # as far from the identity
     return found.eval()
 
 
