@@ -199,12 +199,16 @@ def test_reorganizing_by_hand_begins_to_count_anew():
 def test_a_reorganization_without_room_is_not_tried_again_at_every_update():
     head = make(counts=torch.ones(53).long())
     head.frequency_budget = 0.01
-    for _ in range(2):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for _ in range(LEAST - 1):
-                update(head, 500)
-        with pytest.warns(UserWarning, match="the clusters stay as they are"):
+    with pytest.warns(UserWarning, match="the clusters stay as they are") as warned:
+        for _ in range(LEAST):
+            update(head, 500)
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3 * LEAST):
+            update(head, 1)  # too little to try again
+    with pytest.warns(UserWarning, match="the clusters stay as they are"):
+        for _ in range(4 * LEAST):
             update(head, 500)
 
 
