@@ -165,6 +165,11 @@ def update(head, tokens, seed=0):
     return head.step()
 
 
+def updates(head, number, tokens):
+    for _ in range(number):
+        update(head, tokens)
+
+
 def test_a_layer_reorganizes_as_its_schedule_says():
     """Of several batches an update all targets count; those ignored, or of evaluation, do not."""
     head, expected = make(53), Run(ByEvidence(53))
@@ -200,16 +205,13 @@ def test_a_reorganization_without_room_is_not_tried_again_at_every_update():
     head = make(counts=torch.ones(53).long())
     head.frequency_budget = 0.01
     with pytest.warns(UserWarning, match="the clusters stay as they are") as warned:
-        for _ in range(LEAST):
-            update(head, 500)
+        updates(head, LEAST, 500)
     assert len(warned) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(3 * LEAST):
-            update(head, 1)  # too little to try again
+        updates(head, 3 * LEAST, 1)  # too little to try again
     with pytest.warns(UserWarning, match="the clusters stay as they are"):
-        for _ in range(4 * LEAST):
-            update(head, 500)
+        updates(head, 4 * LEAST, 500)
 
 
 @pytest.mark.parametrize("options", [{}, {"counts": None}, {"reorganize_every": 7}, {"reorganize_until": 20}])
