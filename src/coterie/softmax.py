@@ -115,6 +115,7 @@ class SelfOrganizedSoftmax(nn.Module):
         self.reorganize_every = reorganize_every
         self.score, self.activation, self.backend = score, activation, backend
         self.counting = counts is None
+        number = int(own_words) if isinstance(own_words, Integral) else None
         counted = torch.zeros(n_classes, dtype=torch.int64, device="cpu")
         if counts is not None:
             counted = checks.check_counts(counts, n_classes)
@@ -125,17 +126,23 @@ class SelfOrganizedSoftmax(nn.Module):
                     f"the partition has {partition.n_words} words in {partition.n_clusters} clusters; expected "
                     f"{n_classes} words" + ("" if n_clusters is None else f" in {n_clusters} clusters")
                 )
+            if own_words is not None and (number != 0 or partition.n_own):
+                raise ValueError("own_words and partition both say which words stand alone: give one of them")
             n_clusters = partition.n_clusters
         self.n_clusters = n_clusters or checks.default_clusters(n_classes)
         self.capacity = capacity = checks.cluster_capacity(n_classes, self.n_clusters, gamma)
         self.frequency_budget = frequency_budget or checks.default_budget(n_classes, self.n_clusters, capacity)
-        number = int(own_words) if isinstance(own_words, Integral) else None
         self._own_words = own_words if number is None else number
         # Whether words that stand alone are still to be chosen, at the first reorganisation.
         self._choosing = (
             partition is None and self.counting and reorganize_every is not None
             and (own_words is None or number is not None)
         )  # fmt: skip
+        if self.counting and number and reorganize_every is None:
+            raise ValueError(
+                f"own_words={number} asks for the most frequent classes, which a layer with fixed clusters does not "
+                "count: give counts, or the classes themselves"
+            )
         if partition is None:
             chosen: Tensor = counted[:0]
             if not self._choosing and not (self.counting and own_words is None):
@@ -307,7 +314,7 @@ class SelfOrganizedSoftmax(nn.Module):
             cluster_of = assign(
                 self.scores(), self.counts, self.n_clusters, self.capacity,
                 self._budget(self.counts * (placed < self.n_clusters)),
-                settled=torch.where(self.statistic.seen, -1, placed),
+                settled=torch.where(self.statistic.seen & (placed < self.n_clusters), -1, placed),
             )  # fmt: skip
         moved = cluster_of != before
         mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)

@@ -55,21 +55,22 @@ class AtIntervals:
 class ByEvidence:
     """Whenever there are enough targets per word, until little moves.
 
-    Counting targets on a GPU makes the host wait. So it looks only when enough are expected, at an update that follows
-    from the counts alone: the same on every rank, and after a checkpoint.
+    Counting targets on a GPU makes the host wait, so it looks at some updates only: at all of the first 63, then at 32
+    each time the run doubles. They are the same on every rank and after a checkpoint, and as they do not depend on the
+    counts, more targets never mean a later reorganisation.
     """
 
     def __init__(self, n_words: int, until: int | None = None) -> None:
         self.n_words, self.until = n_words, until
-        self._look_at, self._last, self._done, self._calm = LEAST, 0, 0, 0
+        self._last, self._done, self._calm = 0, 0, 0
 
     @property
     def state(self) -> tuple[int, ...]:
-        return self._look_at, self._last, self._done, self._calm
+        return self._last, self._done, self._calm
 
     @state.setter
     def state(self, state: tuple[int, ...]) -> None:
-        self._look_at, self._last, self._done, self._calm = state
+        self._last, self._done, self._calm = state
 
     @property
     def settled(self) -> bool:
@@ -81,16 +82,11 @@ class ByEvidence:
         return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST))
 
     def is_due(self, update: int, targets: Callable[[], int]) -> bool:
-        if self.settled or update < self._look_at or (self.until is not None and update > self.until):
+        if self.settled or update < self._last + LEAST or (self.until is not None and update > self.until):
             return False
-        seen, needed, passed = targets(), self.needed(), update - self._last
-        if seen >= needed and passed >= LEAST:
-            return True
-        # At the rate so far; at least one update later, at most as many again as have passed, for rates change.
-        soon = update + max(1, min(passed, (needed - seen) * passed // max(seen, 1)))
-        self._look_at = max(soon, self._last + LEAST)
-        return False
+        between = 1 << max(0, update.bit_length() - 6)  # updates from one look to the next
+        return update % between == 0 and targets() >= self.needed()
 
     def moved(self, update: int, share_of_mass: float) -> None:
-        self._look_at, self._last, self._done = update + LEAST, update, self._done + 1
+        self._last, self._done = update, self._done + 1
         self._calm = self._calm + 1 if share_of_mass < LITTLE else 0
