@@ -47,7 +47,7 @@ def main(text: str, updates: int = 250) -> None:
     before = nn.AdaptiveLogSoftmaxWithLoss(WIDTH, n_words, cutoffs=[n_words // 10, n_words // 3])
     train(before, data, n_words, updates)
 
-    after = SelfOrganizedSoftmax(WIDTH, n_words, data.bincount(), reorganize_every=max(1, updates // 30))
+    after = SelfOrganizedSoftmax(WIDTH, n_words, data.bincount())
     train(after, data, n_words, updates)
 
 

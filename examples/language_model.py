@@ -19,16 +19,13 @@ WIDTH, LENGTH, BATCH = 64, 32, 16
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, counts: torch.Tensor, updates: int) -> None:
+    def __init__(self, counts: torch.Tensor) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(counts), WIDTH)
         self.place = nn.Parameter(torch.randn(LENGTH, WIDTH) * 0.02)
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        # Fifty reorganisations in the first half of the run; then the words stay where they are.
-        self.head = SelfOrganizedSoftmax(
-            WIDTH, len(counts), counts, reorganize_every=max(1, updates // 100), reorganize_until=updates // 2
-        )
+        self.head = SelfOrganizedSoftmax(WIDTH, len(counts), counts)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """(B, L) → hidden vectors (B, L, D)."""
@@ -46,7 +43,7 @@ def main(text: str, updates: int = 600) -> None:
     data = torch.tensor([ids.get(word, 0) for word in tokens])
     print(f"{len(data):,} tokens, {len(vocabulary):,} words")
 
-    model = LanguageModel(data.bincount(minlength=len(vocabulary)), updates)
+    model = LanguageModel(data.bincount(minlength=len(vocabulary)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for update in range(1, updates + 1):
         starts = torch.randint(len(data) - LENGTH - 1, (BATCH, 1))
@@ -58,10 +55,14 @@ def main(text: str, updates: int = 600) -> None:
         if update % 100 == 0:
             print(f"update {update}: perplexity {model.head.measures().perplexity:.1f}")
 
+    partition = model.head.partition
     for word in ("self", "append", "ValueError"):
         if word in ids:
-            others = model.head.partition.members(int(model.head.partition.cluster_of[ids[word]]))
-            print(f"{word}: with {' '.join(vocabulary[other] for other in others[:12])}")
+            cluster = int(partition.cluster_of[ids[word]])
+            if cluster == partition.n_clusters:
+                print(f"{word}: stands alone, because it is so frequent")
+            else:
+                print(f"{word}: with {' '.join(vocabulary[other] for other in partition.members(cluster)[:12])}")
     model.eval()
     words = [ids.get(word, 0) for word in ("def", "main", "(")]
     with torch.no_grad():

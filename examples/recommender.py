@@ -25,7 +25,7 @@ def main(updates: int = 600) -> None:
     embedding = nn.Embedding(ITEMS, WIDTH)
     body = nn.GRU(WIDTH, WIDTH, batch_first=True)
     # counts=None, the default: the head counts the targets it sees.
-    head = SelfOrganizedSoftmax(WIDTH, ITEMS, reorganize_every=max(1, updates // 60), reorganize_until=updates // 2)
+    head = SelfOrganizedSoftmax(WIDTH, ITEMS)
     model = nn.ModuleList([embedding, body, head])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 

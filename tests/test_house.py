@@ -42,7 +42,7 @@ def defined(path):
 
 def used(path):
     """Private names that a file takes from elsewhere: (name, line)."""
-    mine, tuples = set(defined(path)), {"_asdict", "_replace"}
+    mine, tuples = set(defined(path)), {"_asdict", "_fields", "_replace"}
     found = [
         node
         for node in nodes(path)

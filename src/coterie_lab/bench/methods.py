@@ -65,10 +65,11 @@ def organized(
 
 
 def prefer_at_random(head: SelfOrganizedSoftmax) -> None:
-    """Fills the statistic as if every word had been seen, with random preferences."""
+    """Fills the statistic as if every word in a cluster had been seen, with random preferences."""
     assert head.statistic is not None
     head.statistic.total.normal_()
     head.statistic.weight.fill_(1.0)
+    head.statistic.forget(head.partition.own)
 
 
 def registered(name: str, n_words: int, width: int) -> Any:

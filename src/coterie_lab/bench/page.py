@@ -76,8 +76,9 @@ def invented(words: int = WORDS) -> Organized:
     head = organized(words, 64)
     cluster_of = head.partition.cluster_of.clone()
     history = History(cluster_of)
+    movable = cluster_of < head.n_clusters  # not the words that stand alone
     for n in range(1, REORGANIZATIONS + 1):
-        moving = (torch.rand(words) < max(0.03, 0.9 * 0.88**n)).nonzero().squeeze(1)
+        moving = (movable & (torch.rand(words) < max(0.03, 0.9 * 0.88**n))).nonzero().squeeze(1)
         cluster_of[moving] = cluster_of[moving[torch.randperm(moving.numel())]]
         history.add(1000 * n, cluster_of)
     head.partition.assign_(cluster_of)

@@ -36,7 +36,7 @@ class Content:
     facts: dict[str, Any] = field(default_factory=dict)  # headline numbers, as far as they are known
     settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    organized: Organized | None = None  # None: the head has no clusters, or there is no model yet
+    organized: Organized | None = None  # None: there are no clusters, or there is no model yet
 
     def summary(self) -> dict[str, Any]:
         """Everything but the explorer, as plain data for JSON."""
@@ -73,11 +73,12 @@ def _collect(path: Path, name: str) -> Content:
         trained = import_module(KINDS[kind]).Trained.open(path, "cpu")
         facts["words"] = len(trained.words)
         if isinstance(head := trained.model.head, SelfOrganizedSoftmax):
-            moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
-            organized = Organized(head, trained.words, head.counts, moves)
             facts["clusters"] = int((head.partition.sizes > 0).sum())
             facts["alone"] = head.partition.own.numel()
             facts["random"] = head.partition.random
+            if facts["clusters"]:
+                moves = until(read_moves(run.moves), checkpoint.load(run.best)["evaluation"]["step"])
+                organized = Organized(head, trained.words, head.counts, moves)
     started = read_journal(run.environments)
     return Content(
         name=name, head=config["settings"].get("head", kind), curves=curves(path), facts=facts,

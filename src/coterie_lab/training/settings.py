@@ -70,8 +70,8 @@ class TrainingSettings:
 # Arguments that the caller of a head sets, and that are therefore not options.
 GIVEN = ("name", "in_features", "n_classes", "counts", "material", "device", "dtype", "reduction", "ignore_index")
 
-# Head options of the preset "paper": in the paper, no head initialises biases from the counts, no word stands alone, and
-# words move every 1,000 updates.
+# Head options of the preset "paper": there no head initialises biases from the counts, no word stands alone, and words
+# move every 1,000 updates.
 _PRINTED_BIASES: dict[str, Any] = {"biases": "random"}
 _NO_BIASES: dict[str, Any] = {"bias": False}
 AS_PRINTED = {

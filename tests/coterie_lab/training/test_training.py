@@ -111,7 +111,7 @@ def test_every_parameter_is_trained_once_and_starts_as_told(corpus):
     assert len(found) == len(set(found)) == len(list(model.parameters()))
     assert model.head.weight is model.embedding.weight
     assert float(model.embedding.weight.detach().abs().max()) <= 0.1
-    assert torch.equal(model.head.projection, torch.eye(16).repeat(2, 1))
+    assert not model.head.projection.any()  # the maps start as identities
 
 
 def test_tied_a_word_goes_in_as_its_own_vector_and_its_clusters(corpus):
