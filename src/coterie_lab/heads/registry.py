@@ -92,6 +92,8 @@ def build(
     builder, material = HEADS[name], material or Material()
     asked = inspect.signature(builder).parameters
     known = {key: value for key, value in vars(material).items() if key in asked and value is not None}
+    if "partition" in known:  # which says who stands alone, too; a file it was once read from may be gone
+        options = {key: value for key, value in options.items() if key not in ("partition", "own_words")}
     if isinstance(file := options.get("partition"), (str, Path)):
         options["partition"] = Partition.load(file, material.vocabulary)
     try:

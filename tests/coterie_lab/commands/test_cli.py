@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from unittest.mock import Mock
 
 import pytest
@@ -29,6 +30,18 @@ def test_demo_runs_and_prints_its_table(tmp_path):
     page = tmp_path / "runs" / "demo.html"
     assert f"open {page.as_uri()}" in done.stdout.splitlines()[-1]
     assert "explorer-1" in page.read_text()
+    organized = written["results"]["self-organized"]
+    assert 100 < organized["alone"] < 200
+    assert f"{organized['alone']} frequent words stand alone" in " ".join(done.stdout.split())
+    refused = coterie("demo", "--reorganize-every", "often", "--out", str(tmp_path / "x.json"))
+    assert refused.stderr == "coterie: reorganize_every must be auto or a whole number; got 'often'\n"
+
+
+def test_a_warning_is_one_line(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # so that it is put back
+    monkeypatch.setattr(cli, "app", Mock())
+    cli.main()
+    assert warnings.formatwarning("it is random", UserWarning, "file.py", 7) == "coterie: it is random\n"
 
 
 @pytest.mark.parametrize(

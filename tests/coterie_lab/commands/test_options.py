@@ -99,6 +99,7 @@ class Small:
     size: int | None = option(None, "a whole number", "model", unset="as it comes", least=1, most=8)
     limit: float | None = option(1.0, "a limit", off=0, above=0, infinite=True)
     kind: Literal["one", "two"] = option("one", "a choice")
+    every: int | Literal["auto"] = option("auto", "a choice or a number", least=2)
     dense: bool = option(True, "a switch", flags="--dense/--sparse")
     more: dict[str, Any] = option({}, "others", flags="--more")
     hidden: int = 3  # not declared: no option
@@ -132,6 +133,8 @@ def test_only_what_was_given_reaches_the_command():
     assert run("--rate", "0.25", "--sparse")[1] == {"rate": 0.25, "dense": False}  # given, though it is the default
     assert run("--more", "a=1", "--more", "b=x", "--more", "c=None")[1] == {"more": {"a": 1, "b": "x", "c": None}}
     assert run("--limit", "0")[1] == {"limit": None}
+    assert run("--every", "7")[1] == {"every": 7}
+    assert run("--every", "auto")[1] == {"every": "auto"}
     assert run("--limit", "inf")[1] == {"limit": math.inf}
     assert Smaller(hidden=4).rate == 0.25
 
@@ -148,6 +151,9 @@ def test_only_what_was_given_reaches_the_command():
         ({"size": 1.5}, "size must be a whole number; got 1.5"),
         ({"limit": -math.inf}, "limit must be a finite number; got -inf"),
         ({"kind": "three"}, "kind must be one of one, two; got 'three'"),
+        ({"every": "seldom"}, "every must be auto or a whole number; got 'seldom'"),
+        ({"every": 1}, "every must be auto or at least 2; got 1"),
+        ({"every": None}, "every must be auto or a whole number; got None"),
         ({"dense": 1}, "dense must be true or false; got 1"),
         ({"more": "x"}, "more must be names with values; got 'x'"),
     ],

@@ -55,6 +55,26 @@ def test_clusters_are_learned_from_both_sides_or_from_the_titles_alone(folder, t
     assert coterie("summarize", "train", folder / "data", *once_more).exit_code == 0
 
 
+def test_clusters_that_no_word_has_moved_in_are_called_random(folder, tmp_path):
+    short = ("--out", tmp_path / "words", *LANGUAGE, "--head-option", "reorganize_every=100000")
+    done = coterie("summarize", "cluster", folder / "data", *short)
+    assert done.exit_code == 0, done.exception
+    assert "these clusters are random: no reorganization yet; train for longer" in done.stderr
+    with pytest.warns(UserWarning, match="the partition is random and stays so"):
+        done = coterie(
+            "summarize",
+            "train",
+            folder / "data",
+            "--out",
+            tmp_path / "run",
+            "--partition",
+            tmp_path / "words",
+            *ARGUMENTS,
+        )
+    assert done.exit_code == 0, done.exception
+    assert Trained.open(tmp_path / "run", "cpu").model.head.partition.random
+
+
 def test_generate_writes_a_title_for_each_line(folder):
     lines = [article for article, _ in news(5, seed=7)]
     (folder / "in.txt").write_text("".join(f"{line}\n" for line in lines))

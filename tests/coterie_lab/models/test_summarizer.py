@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.clustering.partition import random_partition
+from coterie.clustering.partition import Partition, random_partition
 from coterie_lab.data import pairs as corpus
 from coterie_lab.data.batches import Batches, edges
 from coterie_lab.data.prepare_pairs import prepare
@@ -258,7 +258,7 @@ def test_a_language_model_reads_each_sentence_before_its_title(pairs, monkeypatc
 
 def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     settings = language_settings("titles", hidden=16, embedding=16, sequences=4, length=10, epochs=2, device="cpu",
-                                 head_options={"reorganize_every": 5})  # fmt: skip
+                                 head_options={"reorganize_every": 5, "n_clusters": 9})  # fmt: skip
     written = cluster(pairs, tmp_path / "titles", settings, "titles")
     moved = read_journal(tmp_path / "titles/reorganizations.jsonl")
     assert [record["step"] for record in moved][:2] == [5, 10]
@@ -279,6 +279,9 @@ def test_clusters_of_the_titles_are_used_and_stay(pairs, tmp_path):
     few = random_partition(pairs.counts[:-1], 5, 30, 10_000)
     with pytest.raises(ValueError, match=r"the clusters are of .* words and the pairs have"):
         train(pairs, tmp_path / "no", small(), few)
+    alone = Partition(partition.cluster_of.index_fill(0, torch.tensor([3]), 9), 9, n_own=9)
+    with pytest.raises(ValueError, match=r"with these clusters \d words stand alone.*--head-option own_words=0"):
+        train(pairs, tmp_path / "no", small("paper", clusters=True), alone)
     with pytest.raises(ValueError, match="the head 'full' takes no clusters"):
         train(pairs, tmp_path / "no", small(head="full"), partition)
     assert not (tmp_path / "no").exists()

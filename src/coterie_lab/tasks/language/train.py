@@ -34,9 +34,7 @@ KIND = "language model"
 
 def build(settings: Settings, counts: Tensor, material: Material | None = None) -> LanguageModel:
     """Builds the model on the CPU; `counts` (V,), `material`: what else its head may need."""
-    options = dict(settings.head_options)
-    if material is not None and material.partition is not None:
-        options.pop("partition", None)  # the file of the clusters, which may no longer exist
+    options = settings.head_options
     if settings.model == "lstm":
         shape = counts.numel(), settings.embedding, settings.hidden
         recurrent = partial(RecurrentModel, *shape, layers=settings.layers, dropout=settings.dropout)

@@ -41,7 +41,7 @@ def build(
     """
     n_words, options = counts.numel(), dict(settings.head_options)
     if partition is not None:
-        _check_partition(settings.head, partition, n_words)
+        _check_partition(settings, partition, n_words)
         options = {"reorganize_every": None, **options, "partition": partition}
     model = partial(
         Summarizer, n_words, eos, settings.embedding, settings.hidden, bidirectional=settings.bidirectional,
@@ -50,8 +50,9 @@ def build(
     return assemble(settings, counts, material, options, model)
 
 
-def _check_partition(head: str, partition: Partition, n_words: int) -> None:
-    """Raises for clusters of another vocabulary, or a head that takes none."""
+def _check_partition(settings: Settings, partition: Partition, n_words: int) -> None:
+    """Raises for clusters of another vocabulary or with words that may not stand alone, or a head that takes none."""
+    head = settings.head
     if partition.n_words != n_words:
         raise ValueError(
             f"the clusters are of {partition.n_words:,} words and the pairs have {n_words:,}: learn them from these "
@@ -60,6 +61,11 @@ def _check_partition(head: str, partition: Partition, n_words: int) -> None:
     if head not in CLUSTERED:
         raise ValueError(
             f"the head {head!r} takes no clusters: leave out --partition, or use --head {' or '.join(CLUSTERED)}"
+        )
+    if partition.own.numel() and (head == "self-organized-paper" or settings.head_options.get("own_words") == 0):
+        raise ValueError(
+            f"with these clusters {partition.own.numel()} words stand alone, with these settings none may: learn "
+            "clusters with `coterie summarize cluster --head-option own_words=0`"
         )
 
 

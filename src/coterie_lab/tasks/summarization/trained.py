@@ -11,7 +11,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from coterie.clustering.partition import Partition
 from coterie_lab.data import normalise
 from coterie_lab.data.folder import EOS, UNK
 from coterie_lab.heads import Material
@@ -32,7 +31,8 @@ class Trained(trained.Trained[Summarizer, Settings]):
 
     @staticmethod
     def build(run: Run, settings: Settings, words: list[str], counts: Tensor, material: Material) -> Summarizer:
-        given = Partition.load(run.partition) if run.partition.exists() else None
+        # Clusters that it was given stay fixed unless its options say otherwise; they are saved in the model, too.
+        given = material.partition if run.partition.exists() else None
         if given is not None:
             material = replace(material, partition=None)
         return build(settings, counts, words.index(EOS), given, material)
