@@ -1,8 +1,9 @@
-"""Buffers that move with a module to its device but keep their dtype."""
+"""Tensors of a layer that are no parameters: buffers of an exact dtype, and tensors that no one else should touch."""
 
 from collections.abc import Callable
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 
@@ -15,6 +16,51 @@ class ExactBuffers(nn.Module):
     # What `.to()`, `.half()` and `.cuda()` call; there is no public method to override instead.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for name, buffer in list(self.named_buffers(recurse=False)):
-            moved = fn(buffer)
-            setattr(self, name, moved if moved.dtype == buffer.dtype else buffer.to(moved.device))
+            setattr(self, name, _moved(buffer, fn))
         return self
+
+
+class Kept(nn.Module):
+    """A module without parameters that keeps tensors out of its buffers.
+
+    They move with the module and keep their dtype, but DistributedDataParallel does not overwrite them with another
+    process's, no average is taken over them, and a module built on the meta device gets them filled with zeros.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[str] = []
+
+    def keep(self, name: str, *shape: int, dtype: torch.dtype, device: torch.device | str | None) -> None:
+        """Makes the attribute `name` a tensor of zeros."""
+        self._kept.append(name)
+        setattr(self, name, torch.zeros(shape, dtype=dtype, device=device))
+
+    def follow(self, device: torch.device) -> None:
+        """Moves the tensors to a device on which others have put the rest of the model."""
+        for name in self._kept:
+            tensor: Tensor = getattr(self, name)
+            if tensor.device != device:
+                setattr(
+                    self,
+                    name,
+                    _moved(tensor, lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device)),
+                )
+
+    def clear(self) -> None:
+        """Sets all numbers to zero."""
+        for name in self._kept:
+            getattr(self, name).zero_()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in self._kept:
+            setattr(self, name, _moved(getattr(self, name), fn))
+        return self
+
+
+def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    moved = fn(tensor)
+    if tensor.is_meta and not moved.is_meta:
+        moved = torch.zeros_like(moved)  # `to_empty` gave it memory that nobody has written to
+    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)

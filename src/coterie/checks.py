@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.clustering.partition import Partition
+from coterie.clustering.partition import Partition, why_invalid
 
 PAPER_BUDGET = 0.1
 
@@ -140,6 +140,8 @@ def check_target(hidden: Tensor, target: Tensor) -> Tensor:
 
 def check_counts(counts: Tensor | Sequence[int], n_classes: int) -> Tensor:
     """Returns the counts as int64, (V,); raises unless they are whole numbers that can be added up exactly."""
+    if isinstance(counts, Tensor) and counts.is_meta:
+        raise ValueError("counts are on the meta device and hold no numbers; give them on the CPU")
     try:
         given = torch.as_tensor(counts, device="cpu").detach()  # not on torch's default device, if one is set
     except (TypeError, ValueError, RuntimeError) as error:
@@ -201,8 +203,14 @@ def why_unfit(
 ) -> str | None:
     """Why a layer of `shape` (V, C, D), with such a partition and `statistic`, cannot load a state dict; None if it
     can."""
-    if statistic is not None and prefix + "statistic.total" in state and f"{prefix}statistic.{statistic}" not in state:
-        return f"the checkpoint's statistic is another kind than the layer's {statistic!r}: build the layer with that"
+    kinds = [kind for kind in ("mean_hidden", "table") if f"{prefix}{kind}._extra_state" in state]
+    if kinds and statistic is None:
+        return (
+            "the checkpoint is of a layer that learns its clusters, this one was built with reorganize_every=None: "
+            "build it as the checkpoint's was"
+        )
+    if kinds and statistic not in kinds:
+        return f"the checkpoint's statistic is {kinds[0]!r}, the layer's {statistic!r}: build the layer with that"
     weight, clusters = state.get(prefix + "weight"), state.get(prefix + "cluster_weight")
     if weight is not None and clusters is not None:
         given = (weight.shape[0], clusters.shape[0], weight.shape[1])
@@ -211,21 +219,9 @@ def why_unfit(
                 "the checkpoint holds {} classes in {} clusters, width {}; the layer was built for {} classes in {} "
                 "clusters, width {}: build it with the checkpoint's sizes"
             ).format(*given, *shape)
-    cluster_of = state.get(prefix + "partition.cluster_of")
-    if cluster_of is None or cluster_of.shape != shape[:1]:
+    cluster_of, digest = state.get(prefix + "partition.cluster_of"), state.get(prefix + "partition.digest")
+    if cluster_of is None or cluster_of.shape != shape[:1] or cluster_of.is_meta:
         return None
-    low, high = int(cluster_of.min()), int(cluster_of.max())
-    if low < 0 or high > shape[1]:
-        return f"the checkpoint has words in clusters {low} to {high}; there are {shape[1]}, from 0: it is damaged"
-    *sizes, alone = torch.bincount(cluster_of, minlength=shape[1] + 1).tolist()
-    if max(sizes) > partition.capacity:
-        return (
-            f"the checkpoint holds a cluster of {max(sizes)} words; this layer allows {partition.capacity}: raise "
-            "gamma, or build the layer with the checkpoint's partition"
-        )
-    if alone > partition.n_own:
-        return (
-            f"the checkpoint holds {alone} words that stand alone; this layer has room for {partition.n_own}: build it "
-            f"with the same counts, with own_words={alone}, or with the checkpoint's partition"
-        )
-    return None
+    n_clusters, capacity, n_own, n_words = shape[1], partition.capacity, partition.n_own, shape[0]
+    reason = why_invalid(cluster_of, digest, n_clusters, capacity, n_own, n_words)
+    return f"the checkpoint has no clusters that fit: {reason}" if reason else None

@@ -12,9 +12,9 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie.buffers import ExactBuffers
+from coterie.buffers import Kept
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Reorganization:
     empty_clusters: int
 
 
-class Meter(ExactBuffers):
+class Meter(Kept):
     """Sums log P(c|h) and log P(w|c, h) on the device, separately for training and evaluation."""
 
     sums: Tensor  # (2, 3): evaluation and training; log P(c), log P(w|c), tokens
 
     def __init__(self, device: torch.device | str | None = None) -> None:
         super().__init__()
-        self.register_buffer("sums", torch.zeros(2, 3, dtype=torch.float64, device=device), persistent=False)
+        self.keep("sums", 2, 3, dtype=torch.float64, device=device)
 
     def row(self) -> Tensor:
         """The sums of the current mode, (3,)."""
@@ -88,7 +88,7 @@ def summarize(
     return log_cluster + log_word, loss
 
 
-class Tally(nn.Module):
+class Tally(Kept):
     """Counts on the input's device: bad input, and what has been seen in training."""
 
     # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches
@@ -98,7 +98,7 @@ class Tally(nn.Module):
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()
         self.n_classes, self.ignore_index = n_classes, ignore_index
-        self.register_buffer("counts", torch.zeros(2, 5, dtype=torch.int64, device=device), persistent=False)
+        self.keep("counts", 2, 5, dtype=torch.int64, device=device)
         self._arrived: Tensor | None = None  # the counts on their way to the host, in pinned memory
         self._sent: torch.cuda.Event | None = None
 

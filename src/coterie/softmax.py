@@ -158,6 +158,10 @@ class SelfOrganizedSoftmax(nn.Module):
             partition.random = given.random
             if given.random and reorganize_every is None:
                 warnings.warn(f"the partition is random and stays so: {UNMOVED}", UserWarning, stacklevel=2)
+        device = torch.get_default_device() if device is None else device
+        # Built on the meta device, the layer needs them again once it has memory: see `reset_parameters`.
+        hollow = torch.device(device).type == "meta"
+        self._start = (counted, partition.cluster_of.clone()) if hollow else None
         self.partition = partition.to(device)
         self.register_buffer("counts", counted.to(device))
 
@@ -168,13 +172,11 @@ class SelfOrganizedSoftmax(nn.Module):
         self.prior = Prior(self.n_clusters, device) if bias else None
         self.weight = nn.Parameter(in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
-        self.reset_parameters()
-
-        self.statistic: Statistic | None = None
+        # Under the name of its kind, so that a checkpoint says which it holds.
         if reorganize_every is not None and statistic == "table":
-            self.statistic = Table(n_classes, self.n_clusters, smoothing, device)
+            self.table = Table(n_classes, self.n_clusters, smoothing, device)
         elif reorganize_every is not None:
-            self.statistic = MeanHidden(n_classes, in_features, smoothing, device)
+            self.mean_hidden = MeanHidden(n_classes, in_features, smoothing, device)
         self.meter = Meter(device)
         self.tally = Tally(n_classes, ignore_index, device)
         self.schedule = (
@@ -184,6 +186,7 @@ class SelfOrganizedSoftmax(nn.Module):
         )
         self.updates = 0
         self._reminded = False
+        self.reset_parameters()
 
     counts: Tensor  # (V,) occurrences of each class
 
@@ -204,6 +207,12 @@ class SelfOrganizedSoftmax(nn.Module):
         return cls(in_features, n_classes, counts, **{**printed, **options})
 
     @property
+    def statistic(self) -> Statistic | None:
+        """What the layer remembers of each word; None if its clusters are fixed."""
+        modules = self._modules
+        return modules.get("mean_hidden") or modules.get("table")  # type: ignore[return-value]
+
+    @property
     def reorganize_until(self) -> int | None:
         """The last update at which words may move; None: no end."""
         return self.schedule.until
@@ -213,7 +222,19 @@ class SelfOrganizedSoftmax(nn.Module):
         self.schedule.until = update
 
     def reset_parameters(self) -> None:
-        """Initialises the parameters anew, biases from the current counts; keeps the partition and the statistic."""
+        """Initialises the parameters anew, biases from the counts, and forgets what was remembered and measured.
+
+        The partition stays. A layer built on the meta device starts with the counts and clusters it was built with.
+        """
+        if self._start is not None and not self.counts.is_meta:
+            counts, cluster_of = self._start
+            self.counts.copy_(counts)
+            self.partition.assign_(cluster_of.to(self.counts.device), self.partition.random)
+            self._start = None
+        self.partition.refresh()
+        for kept in (self.statistic, self.meter, self.tally):
+            if kept is not None:
+                kept.clear()
         bound = 1 / math.sqrt(self.in_features)
         for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
             if parameter is not None:
@@ -243,6 +264,8 @@ class SelfOrganizedSoftmax(nn.Module):
         training = self.training
         hidden = hidden.reshape(-1, self.in_features)  # (T, D)
         ways = choose(self.backend, hidden)
+        if self.meter.sums.device != hidden.device:
+            self._follow(hidden.device)
         sums, tally = self.meter.row(), self.tally.row()
         if again := in_backward():
             sums, tally = sums.clone(), tally.clone()
@@ -265,8 +288,15 @@ class SelfOrganizedSoftmax(nn.Module):
             loss = per_token if self.reduction == "none" else per_token.sum()
         return HeadOutput(output, loss)
 
+    def _follow(self, device: torch.device) -> None:
+        """Takes what is kept outside of buffers to the device to which others have moved the rest."""
+        for kept in (self.statistic, self.meter, self.tally):
+            if kept is not None:
+                kept.follow(device)
+
     def vectors(self) -> Vectors:
         """The layer's parameters and prior, as the functions of `coterie.loss` and `coterie.inference` take them."""
+        self.partition.refresh()  # every answer begins here
         prior = None if self.prior is None else self.prior.shift
         return Vectors(
             self.projection, self.activation, self.cluster_weight, self.cluster_bias, prior, self.weight, self.bias
@@ -376,6 +406,7 @@ class SelfOrganizedSoftmax(nn.Module):
 
         >>> hidden = head.embed(torch.tensor([[3, 17, 5]]))  # (1, 3, 16)
         """
+        self.partition.refresh()
         return embed(self.weight, self.cluster_weight, self.partition, tokens)
 
     # -- inference ----------------------------------------------------------------------------------------------
@@ -492,3 +523,5 @@ class SelfOrganizedSoftmax(nn.Module):
         if reason := checks.why_unfit(state_dict, prefix, shape, self.partition, kind):
             raise RuntimeError(reason)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)
+        if prefix + "partition.cluster_of" in state_dict:
+            self._start = None

@@ -36,13 +36,15 @@ class Partition(nn.Module):
     position: Tensor  # (V,) the index of each word in `words`
     slots: Tensor  # (N,) the words that stand alone; in the places that are left, any word
     root_sizes: Tensor  # (C + N,) the words in each column of the root: those of a cluster, then 1 or 0 for each slot
+    digest: Tensor  # () a hash of `cluster_of`, which an average of cluster numbers does not have
 
     def __init__(
         self, cluster_of: Tensor | Sequence[int], n_clusters: int, capacity: int | None = None, n_own: int = 0
     ) -> None:
         """`cluster_of` (V,), `n_clusters` C, `capacity` S (None: the size of the largest cluster), `n_own` N."""
         super().__init__()
-        cluster_of = torch.as_tensor(cluster_of)
+        # A list is read on the CPU, even if layers are being built on the meta device.
+        cluster_of = cluster_of if isinstance(cluster_of, Tensor) else torch.as_tensor(cluster_of, device="cpu")
         if cluster_of.ndim != 1 or cluster_of.numel() == 0 or cluster_of.is_floating_point():
             raise ValueError(
                 f"cluster_of must be one whole number per word, shape (V,); "
@@ -59,6 +61,8 @@ class Partition(nn.Module):
             raise ValueError(f"a cluster holds {fullest} words, more than the capacity of {self.capacity}")
         device = cluster_of.device
         self.register_buffer("cluster_of", torch.zeros(self.n_words, dtype=torch.int64, device=device))
+        self.register_buffer("digest", torch.zeros((), dtype=torch.int64, device=device))
+        self._derived: tuple[Tensor, int] | None = None  # what the index is derived from, and its version
         lengths = {
             "words": self.n_words, "offsets": n_clusters + 2, "position": self.n_words, "slots": n_own,
             "root_sizes": n_clusters + n_own,
@@ -72,25 +76,58 @@ class Partition(nn.Module):
     def assign_(self, cluster_of: Tensor, random: bool = False) -> None:
         """Assigns every word anew, in-place: captured CUDA graphs read the same memory. `cluster_of` (V,)."""
         self.random = random
-        # Read everything before writing: `cluster_of` may be this partition's own buffer.
+        if cluster_of is not self.cluster_of:
+            self.cluster_of.copy_(cluster_of)
+        self.digest.copy_(digest(self.cluster_of))
+        self._derive()
+
+    def refresh(self) -> None:
+        """Derives the index anew if somebody else has written to `cluster_of`: a checkpoint, an average, a broadcast.
+
+        Raises if what it finds there is no partition. Does nothing in a compiled or captured step.
+        """
+        if torch.compiler.is_compiling():
+            return
+        given = self.cluster_of
+        if self._derived is not None and self._derived[0] is given and self._derived[1] == _version(given):
+            return
+        if given.is_meta:
+            return
+        if given.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        if reason := why_invalid(given, self.digest, self.n_clusters, self.capacity, self.n_own, self.n_words):
+            raise RuntimeError(f"this layer has no valid clusters: {reason}")
+        self._derive()
+
+    @torch.no_grad()
+    def _derive(self) -> None:
+        """Writes the index; in place where it is on the right device."""
+        cluster_of = self.cluster_of
+        for name in ("words", "offsets", "position", "slots", "root_sizes"):
+            index: Tensor = getattr(self, name)
+            if index.device != cluster_of.device:
+                setattr(self, name, torch.empty_like(index, device=cluster_of.device))
         words = cluster_of.argsort(stable=True)
+        self.offsets[0] = 0
         self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters + 1).cumsum(0)
         self.words.copy_(words)
         self.position[words] = torch.arange(self.n_words, device=words.device)
-        self.cluster_of.copy_(cluster_of)
+        self._derived = cluster_of, _version(cluster_of)
         place = self.offsets[-2] + torch.arange(self.n_own, device=words.device)
         self.slots.copy_(words[place.clamp(max=self.n_words - 1)])
-        self.root_sizes[: self.n_clusters] = self.sizes
+        self.root_sizes[: self.n_clusters] = self.offsets[:-1].diff()
         self.root_sizes[self.n_clusters :] = place < self.n_words
 
     @property
     def sizes(self) -> Tensor:
         """The number of words in each cluster, (C,)."""
+        self.refresh()
         return self.offsets[:-1].diff()
 
     @property
     def own(self) -> Tensor:
         """The words that stand alone, ascending."""
+        self.refresh()
         return self.words[int(self.offsets[-2]) :]
 
     def column(self, words: Tensor) -> Tensor:
@@ -102,11 +139,13 @@ class Partition(nn.Module):
         """The words of one cluster, ascending."""
         if not 0 <= cluster < self.n_clusters:
             raise IndexError(f"cluster {cluster} does not exist; there are {self.n_clusters}, from 0")
+        self.refresh()
         start, end = self.offsets[cluster : cluster + 2].tolist()
         return self.words[start:end]
 
     def to_lists(self) -> list[list[int]]:
         """The words of every cluster."""
+        self.refresh()
         return [part.tolist() for part in self.words.split(self.offsets.diff().tolist())[:-1]]
 
     def extra_repr(self) -> str:
@@ -233,7 +272,52 @@ class Partition(nn.Module):
         if given is not None and given.shape == self.cluster_of.shape:
             if self.cluster_of is given:  # with `assign=True`, this layer's moves would change the state dict's owner
                 self.cluster_of = given.clone()
-            self.assign_(self.cluster_of, self.random)
+            self._derived = None
+            self.refresh()
+
+
+def digest(cluster_of: Tensor) -> Tensor:
+    """A hash of who sits where, (V,) → () int64, the same on every device."""
+    place = torch.arange(cluster_of.numel(), device=cluster_of.device)
+    # Products of odd numbers wrap around; shifting mixes the upper half into the lower.
+    mixed = (cluster_of + 1) * 0x9E3779B97F4A7C1 + (place + 1) * 0x1B03738712FAD5C9
+    mixed = (mixed ^ (mixed >> 29)) * 0x3C79AC492BA7B653
+    return (mixed ^ (mixed >> 32)).sum()
+
+
+def why_invalid(
+    cluster_of: Tensor, digest_of: Tensor | None, n_clusters: int, capacity: int, n_own: int, n_words: int
+) -> str | None:
+    """Why cluster numbers (V,) are no partition that a layer has made; None if they are."""
+    if cluster_of.shape != (n_words,):
+        return f"they have shape {tuple(cluster_of.shape)}; expected one number per class, ({n_words},)"
+    low, high = int(cluster_of.min()), int(cluster_of.max())
+    never = (
+        "Has the memory never been written to? After to_empty(), load a checkpoint or call reset_parameters(). Is it "
+        "an average over buffers? Average parameters only (use_buffers=False). To set clusters by hand, use "
+        "partition.assign_()"
+    )
+    if low < 0 or high > n_clusters:
+        return f"words are in clusters {low} to {high}; there are {n_clusters}, from 0. {never}"
+    *sizes, alone = torch.bincount(cluster_of, minlength=n_clusters + 1).tolist()
+    if max(sizes) > capacity:
+        return (
+            f"there is a cluster of {max(sizes)} words; this layer allows {capacity}: raise gamma, or build the layer with "
+            "the checkpoint's partition"
+        )
+    if alone > n_own:
+        return (
+            f"{alone} words stand alone; this layer has room for {n_own}: build it with the same counts, with "
+            f"own_words={alone}, or with the checkpoint's partition"
+        )
+    if digest_of is not None and int(digest_of) != int(digest(cluster_of)):
+        return f"they do not belong together. {never}"
+    return None
+
+
+def _version(tensor: Tensor) -> int:
+    # Only its number tells that a tensor was written to in place. Tensors made in inference mode have none.
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def random_partition(
@@ -257,7 +341,7 @@ def random_partition(
         is_open = ((size < capacity) & (mass < budget)).nonzero().squeeze(1)
         if is_open.numel() == 0:
             raise no_room(order.numel() - dealt, n_clusters, capacity, budget)
-        is_open = is_open[torch.randperm(is_open.numel()).to(is_open.device)]
+        is_open = is_open[torch.randperm(is_open.numel(), device="cpu").to(is_open.device)]
         words = order[dealt : dealt + is_open.numel()]
         clusters = is_open[: words.numel()]
         cluster_of[words] = clusters

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.buffers import ExactBuffers
+from coterie.buffers import Kept
 from coterie.loss.grouping import Grouping
 from coterie.loss.levels import cluster_logits
 
@@ -18,7 +18,7 @@ Smoothing = Literal["mean", "paper"]
 Clusters = Callable[[], tuple[Tensor, Tensor | None]]  # computes vectors (C, D) and biases (C,) if they are needed
 
 
-class Statistic(ExactBuffers):
+class Statistic(Kept):
     """A running mean per word of a sample that is computed for every token whose target is that word.
 
     Each occurrence multiplies the old mean by λ(w). The mean is `total / weight`, both zero at first, so that the first
@@ -34,10 +34,23 @@ class Statistic(ExactBuffers):
     ) -> None:
         super().__init__()
         self.smoothing = smoothing
-        self.register_buffer("total", torch.zeros(n_words, row, dtype=torch.float32, device=device))
-        self.register_buffer("weight", torch.zeros(n_words, dtype=torch.float32, device=device))
-        # Marks the kind in a checkpoint: the rows of another kind may have the same shape.
-        self.register_buffer(self.NAME, torch.zeros((), dtype=torch.int64, device=device))
+        self.keep("total", n_words, row, dtype=torch.float32, device=device)
+        self.keep("weight", n_words, dtype=torch.float32, device=device)
+
+    def get_extra_state(self) -> Tensor:
+        """Total and weight side by side, (V, K + 1)."""
+        return torch.cat((self.total, self.weight[:, None]), 1)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Takes back what `get_extra_state` gave."""
+        if state.shape != (self.total.shape[0], self.total.shape[1] + 1):
+            raise RuntimeError(
+                f"the checkpoint's statistic has shape {tuple(state.shape)}; expected one row per class and one column "
+                f"more than {self.total.shape[1]}: build the layer with the checkpoint's sizes"
+            )
+        self.follow(state.device if self.total.is_meta else self.total.device)
+        self.total.copy_(state[:, :-1])
+        self.weight.copy_(state[:, -1])
 
     @property
     def seen(self) -> Tensor:
