@@ -16,7 +16,7 @@ class ExactBuffers(nn.Module):
     # What `.to()`, `.half()` and `.cuda()` call; there is no public method to override instead.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for name, buffer in list(self.named_buffers(recurse=False)):
-            setattr(self, name, _moved(buffer, fn))
+            setattr(self, name, _moved(buffer, fn, _empties(fn)))
         return self
 
 
@@ -41,11 +41,8 @@ class Kept(nn.Module):
         for name in self._kept:
             tensor: Tensor = getattr(self, name)
             if tensor.device != device:
-                setattr(
-                    self,
-                    name,
-                    _moved(tensor, lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device)),
-                )
+                here = torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+                setattr(self, name, here)
 
     def clear(self) -> None:
         """Sets all numbers to zero."""
@@ -55,12 +52,19 @@ class Kept(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name in self._kept:
-            setattr(self, name, _moved(getattr(self, name), fn))
+            setattr(self, name, _moved(getattr(self, name), fn, _empties(fn)))
         return self
 
 
-def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor], empties: bool) -> Tensor:
     moved = fn(tensor)
-    if tensor.is_meta and not moved.is_meta:
-        moved = torch.zeros_like(moved)  # `to_empty` gave it memory that nobody has written to
+    if empties and not moved.is_meta:
+        moved = torch.zeros_like(moved)
     return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+
+def _empties(fn: Callable[[Tensor], Tensor]) -> bool:
+    """Whether a function gives new memory that nobody has written to, as in `to_empty`."""
+    probe = torch.rand(16, device="cpu")
+    moved = fn(probe)
+    return not moved.is_meta and not torch.equal(moved.to("cpu", probe.dtype), probe.to(moved.dtype).to(probe.dtype))

@@ -128,7 +128,7 @@ class Tally(Kept):
 
     def look(self) -> None:
         """Raises or warns if the host knows of bad input by now; never synchronises."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.counts.is_meta:
             return
         if not self.counts.is_cuda:
             return self._report(self.counts)

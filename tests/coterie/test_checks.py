@@ -163,9 +163,9 @@ SIZES = "the checkpoint holds .* the layer was built for 53 classes in 8 cluster
         ({"n_clusters": 9}, SIZES),
         ({"in_features": 7}, SIZES),
         ({"partition": Partition([0] * 46 + list(range(1, 8)), 8)}, "a cluster of 46 words; this layer allows"),
-        ({"own_words": 9}, "holds 9 words that stand alone; this layer has room for 8: build it with .* own_words=9"),
-        ({"own_words": list(range(20, 53))}, "holds 33 words that stand alone; this layer has room for 8"),
-        ({"statistic": "table"}, "another kind than the layer's 'mean_hidden'"),  # of the same shape
+        ({"own_words": 9}, "9 words stand alone; this layer has room for 8: build it with .* own_words=9"),
+        ({"own_words": list(range(20, 53))}, "33 words stand alone; this layer has room for 8"),
+        ({"statistic": "table"}, "statistic is 'table', the layer's 'mean_hidden'"),  # of the same shape
     ],
 )
 def test_a_checkpoint_of_another_layer_is_refused_and_changes_nothing(other, message):

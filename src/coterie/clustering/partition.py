@@ -299,6 +299,8 @@ def why_invalid(
     )
     if low < 0 or high > n_clusters:
         return f"words are in clusters {low} to {high}; there are {n_clusters}, from 0. {never}"
+    if digest_of is not None and int(digest_of) != int(digest(cluster_of)):
+        return f"they do not belong together. {never}"
     *sizes, alone = torch.bincount(cluster_of, minlength=n_clusters + 1).tolist()
     if max(sizes) > capacity:
         return (
@@ -310,8 +312,6 @@ def why_invalid(
             f"{alone} words stand alone; this layer has room for {n_own}: build it with the same counts, with "
             f"own_words={alone}, or with the checkpoint's partition"
         )
-    if digest_of is not None and int(digest_of) != int(digest(cluster_of)):
-        return f"they do not belong together. {never}"
     return None
 
 
