@@ -94,6 +94,7 @@ class Tally(Kept):
     # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches
     # since the last step(), targets since the last reorganisation
     counts: Tensor
+    fresh: Tensor  # (V,) occurrences since the last reorganisation, in a layer that counts for itself
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Books, choose, 
 from coterie.loss.grouping import Grouping
 from coterie.loss.levels import ACTIVATIONS, Vectors, cluster_vectors
 from coterie.metrics import Measures, Meter, Reorganization, Tally
+from coterie.parallel.collective import add_up, compare, group_of, n_processes
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -74,6 +78,7 @@ class SelfOrganizedSoftmax(nn.Module):
         label_smoothing: float = 0.0,
         partition: Partition | None = None,
         backend: Backend = "auto",
+        process_group: "ProcessGroup | None" = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -97,6 +102,8 @@ class SelfOrganizedSoftmax(nn.Module):
         projection: give each level a linear map of h. activation: what follows the maps: "relu", "tanh" or "gelu".
         label_smoothing: ε at each level, spread over all words' clusters and over the words of the target's cluster.
         partition: the initial one; None: random. backend: the implementation of the loss.
+        process_group: the processes that train this layer together; None: all, if there are several. They merge what
+            they have learned of the words at every reorganisation, and move them alike.
         """
         super().__init__()
         checks.check_options(
@@ -179,6 +186,9 @@ class SelfOrganizedSoftmax(nn.Module):
             self.mean_hidden = MeanHidden(n_classes, in_features, smoothing, device)
         self.meter = Meter(device)
         self.tally = Tally(n_classes, ignore_index, device)
+        self.process_group = process_group
+        if self.counting and self.statistic is not None:
+            self.tally.keep("fresh", n_classes, dtype=torch.int64, device=device)
         self.schedule = (
             ByEvidence(n_classes, reorganize_until)
             if reorganize_every == "auto"
@@ -307,11 +317,16 @@ class SelfOrganizedSoftmax(nn.Module):
         if self.statistic is None:
             raise RuntimeError("this layer remembers nothing of its words: it was built with reorganize_every=None")
         sample = self.statistic.sample(seen, lambda: cluster_vectors(self.vectors()))
+        group, counts = group_of(self.process_group), self.counts
         if self.counting:
             word = grouping.word
-            counted = (word >= 0) & torch.isfinite(loss)
-            self.counts.index_add_(0, word.clamp(min=0), counted.to(torch.int64))
-        choose(self.backend, seen).remember(self.statistic, sample, grouping, self.counts, loss)
+            counted = ((word >= 0) & torch.isfinite(loss)).to(torch.int64)
+            # In one of several processes apart from `counts`, which are of all of them.
+            (self.counts if group is None else self.tally.fresh).index_add_(0, word.clamp(min=0), counted)
+        if group is not None:
+            # Each process sees a part of a word's occurrences, and must average over one pass of the data all the same.
+            counts = self.counts // n_processes(group) + (self.tally.fresh if self.counting else 0)
+        choose(self.backend, seen).remember(self.statistic, sample, grouping, counts, loss)
         if not seen.is_cuda:
             self._remind()
 
@@ -321,7 +336,7 @@ class SelfOrganizedSoftmax(nn.Module):
         self.updates += 1
         self.tally.look()
         self.tally.stepped()
-        if self.statistic is None or not self.schedule.is_due(self.updates, self.tally.targets):
+        if self.statistic is None or not self.schedule.is_due(self.updates, self._targets):
             return None
         try:
             return self.reorganize()
@@ -336,7 +351,11 @@ class SelfOrganizedSoftmax(nn.Module):
         """The E-step, now: assigns every word seen so far to its best cluster with room, frequent words first."""
         if self.statistic is None:
             raise RuntimeError("this layer's partition is fixed: it was built with reorganize_every=None")
+        self.partition.refresh()
         before = self.partition.cluster_of.clone()
+        group = group_of(self.process_group)
+        if group is not None:
+            self._merge(group)
         if self._choosing:
             self._choose_own_words()
         placed = self.partition.cluster_of
@@ -353,9 +372,31 @@ class SelfOrganizedSoftmax(nn.Module):
         if self.prior is not None:
             self.prior.move(self.counts, placed, cluster_of)
         self.partition.assign_(cluster_of, self.partition.random and not words_moved)
+        if group is not None:
+            compare(self.partition.digest[None], group, ("new clusters",))
         self.tally.set_targets(0)
         self.schedule.moved(self.updates, mass_moved)
         return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+
+    def _targets(self) -> int:
+        """Targets since the last reorganisation, in all processes."""
+        group = group_of(self.process_group)
+        if group is None:
+            return self.tally.targets()
+        return int(add_up(self.tally.counts[1, 4].clone(), group))
+
+    def _merge(self, group: "ProcessGroup") -> None:
+        """Makes what every process remembers, and has counted, that of all."""
+        statistic = self.statistic
+        assert statistic is not None
+        sizes = self.n_classes, self.n_clusters, self.partition.n_own, statistic.total.shape[1], self.updates
+        held = torch.tensor(sizes, device=self.counts.device)
+        compare(torch.cat((held, self.partition.digest[None])), group)
+        for kept in (statistic.total, statistic.weight):
+            add_up(kept, group).div_(n_processes(group))
+        if self.counting:
+            self.counts += add_up(self.tally.fresh, group)
+            self.tally.fresh.zero_()
 
     def _choose_own_words(self) -> None:
         """Chooses the words that stand alone from what has been counted."""
@@ -497,6 +538,9 @@ class SelfOrganizedSoftmax(nn.Module):
             f"in_features={self.in_features}, n_classes={self.n_classes}, n_clusters={self.n_clusters}, "
             f"reorganize_every={self.reorganize_every}"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "process_group": None}  # a process group can be neither copied nor stored
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

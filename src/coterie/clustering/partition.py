@@ -304,7 +304,7 @@ def why_invalid(
     *sizes, alone = torch.bincount(cluster_of, minlength=n_clusters + 1).tolist()
     if max(sizes) > capacity:
         return (
-            f"there is a cluster of {max(sizes)} words; this layer allows {capacity}: raise gamma, or build the layer with "
+            f"there is a cluster of {max(sizes)} words; this layer allows {capacity}: raise gamma, or build it with "
             "the checkpoint's partition"
         )
     if alone > n_own:

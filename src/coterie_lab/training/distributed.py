@@ -1,4 +1,4 @@
-"""Training in several processes: ranks, communication, and a head that stays the same in all of them.
+"""Training in several processes: ranks and communication.
 
 Started by `torchrun`, every process trains on its own share of each batch; PyTorch's DistributedDataParallel averages
 the gradients.
@@ -7,7 +7,6 @@ Shapes: T tokens of one process, D width, V words.
 """
 
 import gc
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-
-from coterie.loss.grouping import Grouping, group
-from coterie.metrics import Reorganization
-from coterie.softmax import SelfOrganizedSoftmax
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -89,59 +84,3 @@ def shared(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     # attribute, because the argument's name differs between versions of torch.
     module.broadcast_buffers = False
     return module
-
-
-class SharedHead:
-    """A self-organized head in one of several processes: each adds the tokens of all to its statistic.
-
-    A running mean depends on the order of its samples, so merging separate means later would give other results than
-    one process. The hidden vectors of a step, T × D, are small next to the gradients, which are exchanged anyway. With
-    all of them in the same order, every process computes the same statistic, counts and clusters. The number of
-    targets, by which the head decides when to reorganise, is that of all, too.
-    """
-
-    def __init__(self, head: SelfOrganizedSoftmax, world: World) -> None:
-        self.head, self.world = head, world
-        if world.size > 1:
-            self.remember_own = head.remember
-            head.remember = self._remember  # type: ignore[method-assign]
-
-    def step(self) -> Reorganization | None:
-        """`head.step()`; after a reorganization the processes compare their clusters."""
-        moved = self.head.step()
-        if moved is not None and self.world.size > 1:
-            check_same(self.head.partition.cluster_of, self.world)
-        return moved
-
-    def _remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
-        """Replaces the head's `remember`: `seen` (T, D), `loss` (); T is the same in all processes."""
-        everyones = _gathered(seen, self.world)
-        words = _gathered(grouping.word, self.world)
-        total = loss.clone()  # not finite if any process's is not
-        dist.all_reduce(total)
-        self.remember_own(everyones, group(words, self.head.partition), total)
-        # The head has counted the targets of this process; to reorganise at the same update, all must count all.
-        self.head.tally.add_targets(_n_used(words, total) - _n_used(grouping.word, loss))
-
-
-def _n_used(words: Tensor, loss: Tensor) -> Tensor:
-    """How many targets (T,) the head uses, (): none if the batch's `loss` () is not finite."""
-    return torch.where(loss.isfinite(), (words >= 0).sum(), 0)
-
-
-def _gathered(part: Tensor, world: World) -> Tensor:
-    """The rows of all processes, in order of rank: (T, ...) → (size · T, ...)."""
-    parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(world.size)]
-    dist.all_gather(parts, part.contiguous())
-    return torch.cat(parts)
-
-
-def check_same(cluster_of: Tensor, world: World) -> None:
-    """Raises if the processes do not hold the same partition, (V,)."""
-    hashes = world.everyone(hashlib.sha256(cluster_of.cpu().numpy().tobytes()).hexdigest()[:16])
-    if len(set(hashes)) > 1:
-        listed = ", ".join(f"process {rank}: {value}" for rank, value in enumerate(hashes))
-        raise ValueError(
-            f"the processes disagree on the clusters ({listed}) and stop: were they started with different "
-            "data, settings or versions? The last checkpoint is unharmed"
-        )

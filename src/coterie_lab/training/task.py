@@ -12,7 +12,7 @@ from coterie.metrics import Reorganization
 from coterie.softmax import SelfOrganizedSoftmax
 from coterie_lab.models.word_model import WordModel
 from coterie_lab.training import distributed
-from coterie_lab.training.distributed import SharedHead, World
+from coterie_lab.training.distributed import World
 from coterie_lab.training.optimizers import Group
 from coterie_lab.training.settings import ModelSettings
 
@@ -31,13 +31,12 @@ class Task:
         world: World,
     ) -> None:
         """`build`: makes the model, on the CPU."""
-        self.settings, self.steps_per_epoch, self.device = settings, steps_per_epoch, device
+        self.settings, self.steps_per_epoch, self.device, self.world = settings, steps_per_epoch, device, world
         self.total = settings.updates or settings.epochs * steps_per_epoch  # updates of the run
         begun = time.perf_counter()
         self.model = build().to(device)
         self.building = time.perf_counter() - begun  # seconds, including clusters that a head makes beforehand
         head = self.model.head
-        self.shared_head = SharedHead(head, world) if isinstance(head, SelfOrganizedSoftmax) else None
         if isinstance(head, SelfOrganizedSoftmax) and settings.settle < 1:
             head.reorganize_until = round(settings.settle * self.total)
         # Whether an update can be captured: it never synchronises, and batches have few shapes.
@@ -70,7 +69,8 @@ class Task:
 
     def updated(self) -> dict[str, Any] | None:
         """Calls the head's `step()`; returns what it reorganized, or None."""
-        moved = self.shared_head.step() if self.shared_head else None
+        head = self.model.head
+        moved = head.step() if isinstance(head, SelfOrganizedSoftmax) else None
         return None if moved is None else asdict(moved)
 
     def around_reorganizations(self, look: Callable[[str], None]) -> None:
@@ -94,8 +94,15 @@ class Task:
         return isinstance(head, SelfOrganizedSoftmax) and head.statistic is not None and head.partition.random
 
     def state(self) -> dict[str, Any]:
-        """The state of this process for a checkpoint, besides model and optimizer."""
-        return {}
+        """The state of this process for a checkpoint, besides model and optimizer: what its head remembers."""
+        head = self.model.head
+        if self.world.size == 1 or not isinstance(head, SelfOrganizedSoftmax) or head.statistic is None:
+            return {}
+        return {"statistic": head.statistic.get_extra_state(), "head": head.get_extra_state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
+        head = self.model.head
+        if "statistic" in state and isinstance(head, SelfOrganizedSoftmax) and head.statistic is not None:
+            head.statistic.set_extra_state(state["statistic"])
+            head.set_extra_state(state["head"])

@@ -4,24 +4,20 @@ import json
 import re
 import subprocess
 import sys
-import traceback
 from contextlib import nullcontext
-from datetime import timedelta
 
 import pytest
-import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
-from coterie import SelfOrganizedSoftmax
 from coterie_lab.data.corpus import Corpus
 from coterie_lab.tasks.language.settings import from_preset
 from coterie_lab.tasks.language.train import LanguageTask, train
 from coterie_lab.training import checkpoint
-from coterie_lab.training.distributed import SharedHead, World, check_same, leave
+from coterie_lab.training.distributed import World
 from coterie_lab.training.logs import Journal, read_journal
 from tests.corpora import SMALL, small
 from tests.killing import ctrl_c
+from tests.processes import processes
 
 STILL = {**SMALL, "dropout": 0.0}  # processes drop out different units
 
@@ -33,39 +29,24 @@ def losses(path):
 @pytest.fixture(scope="module")
 def in_two_processes(tmp_path_factory):
     """Runs work(world, *arguments) in two gloo processes that wait for it; a failure in either fails here."""
-    context = mp.get_context("spawn")
-    store, answers = tmp_path_factory.mktemp("group") / "store", context.Queue()
-    queues = [context.Queue() for _ in range(2)]
-    ours = [context.Process(target=_work, args=(rank, store, jobs, answers)) for rank, jobs in enumerate(queues)]
-    for process in ours:
-        process.start()
-
-    def run(work, *arguments):
-        for jobs in queues:
-            jobs.put((work, arguments))
-        failures = "\n".join(filter(None, (answers.get(timeout=120) for _ in queues)))
-        assert not failures, failures
-
-    yield run
-    for process, jobs in zip(ours, queues, strict=True):
-        jobs.put(None)
-        process.join()
+    with processes(2, tmp_path_factory.mktemp("group")) as run:
+        yield lambda work, *arguments: run(_in_world, work, *arguments)
 
 
-def _work(rank, store, jobs, answers):
-    torch.set_num_threads(1)
-    # One that waits in vain fails before long.
-    patience = timedelta(seconds=40)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=patience)
-    world = World(rank, 2, rank)
-    for work, arguments in iter(jobs.get, None):
-        try:
-            work(world, *arguments)
-            dist.barrier()
-            answers.put(None)
-        except Exception:
-            answers.put(traceback.format_exc())
-    leave(world)
+def _in_world(rank, size, work, *arguments):
+    work(World(rank, size, rank), *arguments)
+
+
+def assert_as_one(folder, more_than):
+    """Exactly as one process until the first reorganisation. What two have remembered apart and then merged is not quite
+    what one has, which averages in another order, so a few words move elsewhere."""
+    one, two = losses(folder / "one"), losses(folder / "two")
+    first, second = (read_journal(folder / name / "reorganizations.jsonl") for name in ("one", "two"))
+    at = [move["step"] for move in first]
+    assert [move["step"] for move in second] == at
+    assert len(at) > more_than
+    assert two[: at[0]] == pytest.approx(one[: at[0]], rel=1e-4)
+    assert two == pytest.approx(one, rel=0.02)
 
 
 def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
@@ -80,10 +61,7 @@ def test_torchrun_gives_the_losses_of_one_process(corpus, tmp_path):
     assert len(re.findall("perplexity .* after update", done.stdout)) == 1
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == len(two) > 30
-    assert two == pytest.approx(one, rel=1e-4)
-    first, second = (read_journal(tmp_path / name / "reorganizations.jsonl") for name in ("one", "two"))
-    assert len(first) > 3
-    assert second == first
+    assert_as_one(tmp_path, more_than=3)
 
 
 HEADS = ("full", "adaptive", "hsm-huffman")
@@ -110,10 +88,7 @@ def _train(world, data, folder):
 def test_two_processes_train_the_transformer_of_one(in_two_processes, corpus, tmp_path):
     in_two_processes(_train_transformer, corpus.path, tmp_path / "two")
     train(corpus, tmp_path / "one", _transformer())
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
-    first, second = (read_journal(tmp_path / name / "reorganizations.jsonl") for name in ("one", "two"))
-    assert [move["step"] for move in first] == [4, 8, 12, 16, 20]
-    assert second == first
+    assert_as_one(tmp_path, more_than=4)
 
 
 def _transformer():
@@ -166,44 +141,6 @@ def _none_for(name, usual):
 
 def _no_room(file):
     raise OSError(28, "No space left on device")
-
-
-def test_every_process_remembers_the_tokens_of_all(in_two_processes):
-    in_two_processes(_remember)
-
-
-def _remember(world):
-    torch.manual_seed(0)
-    hidden, target = torch.randn(3, 2, 5, 3), torch.tensor([[0, 0, 1, 3, 0], [1, -100, 1, 3, 2]])
-    for counts, statistic in (([9, 4, 1, 7], "mean_hidden"), (None, "mean_hidden"), ([9, 4, 1, 7], "table")):
-        alone, ours = (SelfOrganizedSoftmax(3, 4, counts, reorganize_every=3, statistic=statistic) for _ in range(2))
-        ours.load_state_dict(alone.state_dict())
-        shared = SharedHead(ours, world)
-        for step in hidden:
-            alone(step.reshape(10, 3), target.reshape(10))
-            ours(step[world.rank], target[world.rank])
-            assert ours.tally.targets() == alone.tally.targets()  # by which the head decides when to reorganise
-            expected, moved = alone.step(), shared.step()
-        assert moved == expected
-        assert moved is not None
-        torch.testing.assert_close(ours.state_dict(), alone.state_dict())
-        # A batch that one process cannot use is left out by all.
-        before = ours.statistic.total.clone()
-        with pytest.warns(UserWarning, match="left out") if world.rank else nullcontext():
-            ours(hidden[0, world.rank] * (float("nan") if world.rank else 1), target[world.rank])
-            ours.step()
-        assert torch.equal(ours.statistic.total, before)
-        assert ours.tally.targets() == 0
-
-
-def test_processes_that_disagree_stop(in_two_processes):
-    in_two_processes(_disagree)
-
-
-def _disagree(world):
-    check_same(torch.arange(5), world)
-    with pytest.raises(ValueError, match=r"disagree on the clusters .process 0: \w+, process 1: \w+"):
-        check_same(torch.arange(5) + (world.rank == 1), world)
 
 
 def test_two_processes_stop_together_and_go_on_to_the_last_bit(in_two_processes, corpus, tmp_path):

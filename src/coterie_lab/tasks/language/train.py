@@ -133,9 +133,10 @@ class LanguageTask(Task):
 
     def state(self) -> dict[str, Any]:
         """The state of this process's sequences."""
-        return {"carried": list(self.carried)}
+        return {**super().state(), "carried": list(self.carried)}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
         for carried, saved in zip(self.carried, state["carried"], strict=True):
             carried.copy_(saved)
 

@@ -1,0 +1,1 @@
+"""A layer in several processes."""
