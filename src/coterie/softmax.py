@@ -26,6 +26,7 @@ from coterie.loss.grouping import Grouping
 from coterie.loss.levels import ACTIVATIONS, Vectors, cluster_vectors
 from coterie.metrics import Measures, Meter, Reorganization, Tally
 from coterie.parallel.collective import add_up, compare, group_of, n_processes
+from coterie.parallel.sharded import whole, write
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -250,8 +251,7 @@ class SelfOrganizedSoftmax(nn.Module):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
         if self.bias is not None and self.prior is not None:
-            with torch.no_grad():
-                self.bias.copy_(log_frequency(self.counts))
+            write(self.bias, log_frequency(self.counts))
             self.prior.start(self.counts, self.partition.cluster_of)
             self._start_alone()
         if self.projection is not None:
@@ -308,9 +308,9 @@ class SelfOrganizedSoftmax(nn.Module):
         """The layer's parameters and prior, as the functions of `coterie.loss` and `coterie.inference` take them."""
         self.partition.refresh()  # every answer begins here
         prior = None if self.prior is None else self.prior.shift
-        return Vectors(
-            self.projection, self.activation, self.cluster_weight, self.cluster_bias, prior, self.weight, self.bias
-        )
+        learned = (self.projection, self.cluster_weight, self.cluster_bias, self.weight, self.bias)
+        projection, cluster_weight, cluster_bias, weight, bias = map(whole, learned)
+        return Vectors(projection, self.activation, cluster_weight, cluster_bias, prior, weight, bias)
 
     def remember(self, seen: Tensor, grouping: Grouping, loss: Tensor) -> None:
         """Adds a batch to the statistic unless its `loss` () is not finite; `seen` (T, D): h, or h_c if activated."""
@@ -417,7 +417,7 @@ class SelfOrganizedSoftmax(nn.Module):
         if self.bias is not None:
             cluster_of = self.partition.cluster_of
             alone = log_mass_alone(self.counts, cluster_of, self.n_clusters).to(self.bias.dtype)
-            self.bias.copy_(torch.where(cluster_of == self.n_clusters, alone, self.bias))
+            write(self.bias, torch.where(cluster_of == self.n_clusters, alone, whole(self.bias)))
 
     def scores(self) -> Callable[[Tensor], Tensor]:
         """A function from words (B,) to how well each cluster suits them, (B, C), by the statistic."""
@@ -448,7 +448,7 @@ class SelfOrganizedSoftmax(nn.Module):
         >>> hidden = head.embed(torch.tensor([[3, 17, 5]]))  # (1, 3, 16)
         """
         self.partition.refresh()
-        return embed(self.weight, self.cluster_weight, self.partition, tokens)
+        return embed(whole(self.weight), whole(self.cluster_weight), self.partition, tokens)
 
     # -- inference ----------------------------------------------------------------------------------------------
 

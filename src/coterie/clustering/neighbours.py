@@ -26,7 +26,7 @@ def nearest(head: SelfOrganizedSoftmax, cluster: int, n: int) -> Tensor:
     """For each word of a cluster, the n other words with the most similar vectors (cosine), most similar first.
 
     Returns indices into `partition.members(cluster)`, (S, n), or (S, S - 1) in a small cluster."""
-    vectors = F.normalize(head.weight[head.partition.members(cluster)].float(), dim=-1)  # (S, D)
+    vectors = F.normalize(head.vectors().weight[head.partition.members(cluster)].float(), dim=-1)  # (S, D)
     size = vectors.shape[0]
     found = []
     for rows in torch.arange(size, device=vectors.device).split(max(1, BLOCK_SCORES // max(size, 1))):
