@@ -39,6 +39,7 @@ class Graph(Generic[Output]):
     ) -> None:
         self.graph, self.inputs, self.output = graph, inputs, output
         self.function = function  # keeps alive what the graph reads, such as a bound method's layer
+        self.after: list[Callable[[], object]] = []  # called after each replay: see `after_replay`
 
     @torch.no_grad()
     def __call__(self, *inputs: Tensor) -> Output:
@@ -54,7 +55,23 @@ class Graph(Generic[Output]):
             if own is not given:
                 own.copy_(given, non_blocking=True)
         self.graph.replay()
+        for call in self.after:
+            call()
         return self.output
+
+
+_recording: list[Callable[[], object]] | None = None  # calls to make after each replay of the graph being recorded
+
+
+def after_replay(call: Callable[[], object]) -> bool:
+    """If a graph is being recorded, has `call` made after each of its replays; returns whether one is.
+
+    For code that runs in a captured function but is to happen at every replay, such as counting updates.
+    """
+    if _recording is None:
+        return False
+    _recording.append(call)
+    return True
 
 
 def capture(
@@ -82,6 +99,7 @@ def capture(
         raise GraphError("CUDA graphs need a CUDA device, and there is none: run the function itself")
     if elsewhere := [tensor.device for tensor in inputs if not tensor.is_cuda]:
         raise GraphError(f"a CUDA graph reads tensors on a CUDA device; got one on {elsewhere[0]}: move it there first")
+    global _recording
     device = inputs[0].device if inputs else torch.device("cuda", torch.cuda.current_device())
     own = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
     with torch.cuda.device(device):
@@ -91,14 +109,20 @@ def capture(
             for _ in range(warm_up):
                 function(*own)
             torch.cuda.synchronize()
+            calls: list[Callable[[], object]] = []
+            _recording = calls
             try:
                 graph, output = _record(function, own, torch.cuda.graph_pool_handle() if pool is None else pool)
             except RuntimeError as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise GraphError(f"{_name(function)} cannot be recorded as a CUDA graph: {reason}") from error
+            finally:
+                _recording = None
         here.wait_stream(side)
     logger.info("recorded a CUDA graph of %s for %s", _name(function), ", ".join(map(_described, own)) or "no inputs")
-    return Graph(graph, function, own, output)
+    recorded = Graph(graph, function, own, output)
+    recorded.after = calls
+    return recorded
 
 
 def _record(

@@ -94,12 +94,14 @@ class Tally(Kept):
     # (2, 5) evaluation and training: targets out of range, an example of one; batches that are not finite, batches
     # since the last step(), targets since the last reorganisation
     counts: Tensor
+    skipped: Tensor  # () updates that an optimizer skipped and the layer has counted
     fresh: Tensor  # (V,) occurrences since the last reorganisation, in a layer that counts for itself
 
     def __init__(self, n_classes: int, ignore_index: int, device: torch.device | str | None = None) -> None:
         super().__init__()
         self.n_classes, self.ignore_index = n_classes, ignore_index
         self.keep("counts", 2, 5, dtype=torch.int64, device=device)
+        self.keep("skipped", dtype=torch.int64, device=device)
         self._arrived: Tensor | None = None  # the counts on their way to the host, in pinned memory
         self._sent: torch.cuda.Event | None = None
 
@@ -118,6 +120,16 @@ class Tally(Kept):
     def targets(self) -> int:
         """The number of targets since the last reorganisation; synchronises with the device."""
         return int(self.counts[1, 4])
+
+    def n_skipped(self) -> int:
+        """The number of counted updates that were skipped; synchronises with the device."""
+        return int(self.skipped)
+
+    def take_skipped(self) -> int:
+        """The same, which is zero from now on."""
+        number = self.n_skipped()
+        self.skipped.zero_()
+        return number
 
     def set_targets(self, number: int) -> None:
         """Sets the number of targets since the last reorganisation."""

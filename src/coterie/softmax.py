@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from coterie import checks, inference
 from coterie.clustering import own_words as own
@@ -21,6 +23,7 @@ from coterie.clustering.schedule import AtIntervals, ByEvidence, Every
 from coterie.clustering.statistics import MeanHidden, Smoothing, Statistic, Table, log_cluster_share
 from coterie.cpu import in_large_pages
 from coterie.embedding import embed
+from coterie.follow import follow
 from coterie.loss.dispatch import BACKENDS, HAS_TRITON, Backend, Books, choose, in_backward
 from coterie.loss.grouping import Grouping
 from coterie.loss.levels import ACTIVATIONS, Vectors, cluster_vectors
@@ -30,6 +33,9 @@ from coterie.parallel.sharded import whole, write
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+# A layer that has seen so many training batches and no update says so.
+UNSTEPPED = 200
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -181,6 +187,7 @@ class SelfOrganizedSoftmax(nn.Module):
         self.weight = nn.Parameter(in_large_pages(torch.empty(n_classes, in_features, **kwargs)))
         self.bias = nn.Parameter(torch.empty(n_classes, **kwargs)) if bias else None
         # Under the name of its kind, so that a checkpoint says which it holds.
+        self._remembers = None if reorganize_every is None else statistic
         if reorganize_every is not None and statistic == "table":
             self.table = Table(n_classes, self.n_clusters, smoothing, device)
         elif reorganize_every is not None:
@@ -196,7 +203,7 @@ class SelfOrganizedSoftmax(nn.Module):
             else AtIntervals(reorganize_every, reorganize_until)
         )
         self.updates = 0
-        self._reminded = False
+        self._unstepped, self._reminded, self._maybe_skipped = 0, False, False
         self.reset_parameters()
 
     counts: Tensor  # (V,) occurrences of each class
@@ -220,8 +227,7 @@ class SelfOrganizedSoftmax(nn.Module):
     @property
     def statistic(self) -> Statistic | None:
         """What the layer remembers of each word; None if its clusters are fixed."""
-        modules = self._modules
-        return modules.get("mean_hidden") or modules.get("table")  # type: ignore[return-value]
+        return None if self._remembers is None else getattr(self, self._remembers)
 
     @property
     def reorganize_until(self) -> int | None:
@@ -327,17 +333,44 @@ class SelfOrganizedSoftmax(nn.Module):
             # Each process sees a part of a word's occurrences, and must average over one pass of the data all the same.
             counts = self.counts // n_processes(group) + (self.tally.fresh if self.counting else 0)
         choose(self.backend, seen).remember(self.statistic, sample, grouping, counts, loss)
-        if not seen.is_cuda:
-            self._remind()
+        if not torch.compiler.is_compiling():
+            self._unstepped += 1
+            if self._unstepped >= UNSTEPPED:
+                self._remind(self._unstepped)
 
-    def step(self) -> Reorganization | None:
+    def follow(
+        self, optimizer: Optimizer, on_reorganize: Callable[[Reorganization], object] | None = None
+    ) -> RemovableHandle:
+        """Calls `step()` after every update of an optimizer, so that nobody has to; `.remove()` the handle to end it.
+
+        Accumulated batches count once, and updates that a GradScaler skips do not count. In a step that
+        `coterie.graphs` has captured, every replay counts. `on_reorganize` gets what a reorganisation moved.
+
+        >>> handle = head.follow(torch.optim.AdamW(head.parameters()))
+        """
+        return follow(optimizer, self.step, on_reorganize)
+
+    def step(self, skipped: Tensor | None = None) -> Reorganization | None:
         """Counts an update; call it after every `optimizer.step()`. When the schedule says so it reorganises the
-        clusters and returns what moved."""
+        clusters and returns what moved.
+
+        `skipped` (): not zero if the optimizer changed nothing, as a GradScaler tells it; read only when it matters.
+        """
         self.updates += 1
+        self._unstepped = 0
         self.tally.look()
         self.tally.stepped()
+        if skipped is not None:
+            self.tally.skipped += (skipped != 0).to(self.tally.skipped.device)
+            self._maybe_skipped = True
         if self.statistic is None or not self.schedule.is_due(self.updates, self._targets):
             return None
+        if self._maybe_skipped:
+            self._maybe_skipped = False
+            if n_skipped := self.tally.take_skipped():
+                self.updates -= n_skipped
+                if not self.schedule.is_due(self.updates, self._targets):
+                    return None
         try:
             return self.reorganize()
         except ValueError as error:
@@ -514,23 +547,22 @@ class SelfOrganizedSoftmax(nn.Module):
         # No cluster can hold twice all occurrences, so any larger budget means the same.
         return max(1, math.ceil(min(self.frequency_budget, 2.0) * int(counts.sum())))
 
-    def _remind(self) -> None:
-        """Warns once if the layer has trained for long without a step(); synchronises with the device."""
-        if torch.compiler.is_compiling() or self._reminded or self.reorganize_every is None or self.updates:
+    def _remind(self, forwards: int) -> None:
+        """Warns once if the layer has seen many batches and no update."""
+        if forwards < UNSTEPPED or self._reminded or self.reorganize_every is None or self.updates:
             return
-        forwards = self.tally.unstepped()
-        if forwards >= 1000 and forwards >= 2 * (self.reorganize_every if self.reorganize_every != "auto" else 1):
-            self._reminded = True
-            warnings.warn(
-                f"{forwards} training batches without a step(): the clusters stay random. Call head.step() after every "
-                "optimizer.step(), or build the layer with reorganize_every=None to keep its partition",
-                UserWarning,
-                stacklevel=3,
-            )
+        self._reminded = True
+        warnings.warn(
+            f"{forwards} training batches and no update: the clusters stay random. Call head.follow(optimizer) once, "
+            "or head.step() after every optimizer.step(), or build the layer with reorganize_every=None to keep its "
+            "partition",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def train(self, mode: bool = True) -> Self:
-        if not mode:
-            self._remind()
+        if not mode and not self._reminded and not self.updates:
+            self._remind(self.tally.unstepped())  # a compiled or captured step has only the device count
         return super().train(mode)
 
     def extra_repr(self) -> str:
@@ -546,13 +578,22 @@ class SelfOrganizedSoftmax(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """What a checkpoint holds beside parameters and buffers: the updates, and where the schedule is."""
-        held = self.updates, self.tally.targets(), self._choosing, self.partition.random, *self.schedule.state
+        held = (
+            self.updates - self.tally.n_skipped(),
+            self.tally.targets(),
+            self._choosing,
+            self.partition.random,
+            *self.schedule.state,
+        )
         return torch.tensor(held, dtype=torch.int64)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Takes back what `get_extra_state` gave; of a schedule of another kind only the updates."""
         self.updates, targets, choosing, random, *schedule = state.tolist()
+        if self.tally.counts.is_meta:
+            self._follow(state.device)
         self.tally.set_targets(targets)
+        self.tally.skipped.zero_()
         self.partition.random = bool(random)
         self._choosing = self._choosing and bool(choosing)
         if len(schedule) == len(self.schedule.state):

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 
 import pytest
 import torch
@@ -217,20 +216,6 @@ def test_a_budget_without_end_is_no_budget():
     head = make(frequency_budget=math.inf)
     head(torch.randn(100, WIDTH), torch.randint(0, 53, (100,)))
     head.reorganize()
-
-
-def test_trained_long_without_step_says_so_once():
-    head = make(reorganize_every=5)
-
-    def train():
-        for _ in range(1000):
-            head(torch.randn(4, WIDTH), torch.randint(0, 53, (4,)))
-
-    with pytest.warns(UserWarning, match=r"Call head\.step\(\) after every optimizer\.step\(\)"):
-        train()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train()
 
 
 def test_a_reorganization_without_room_keeps_the_clusters_and_says_so():

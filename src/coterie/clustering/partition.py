@@ -89,7 +89,7 @@ class Partition(nn.Module):
         if torch.compiler.is_compiling():
             return
         given = self.cluster_of
-        if self._derived is not None and self._derived[0] is given and self._derived[1] == _version(given):
+        if self._derived is not None and self._derived[0] is given and self._derived[1] == _writes(given):
             return
         if given.is_meta:
             return
@@ -112,7 +112,7 @@ class Partition(nn.Module):
         self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters + 1).cumsum(0)
         self.words.copy_(words)
         self.position[words] = torch.arange(self.n_words, device=words.device)
-        self._derived = cluster_of, _version(cluster_of)
+        self._derived = cluster_of, _writes(cluster_of)
         place = self.offsets[-2] + torch.arange(self.n_own, device=words.device)
         self.slots.copy_(words[place.clamp(max=self.n_words - 1)])
         self.root_sizes[: self.n_clusters] = self.offsets[:-1].diff()
@@ -315,7 +315,7 @@ def why_invalid(
     return None
 
 
-def _version(tensor: Tensor) -> int:
+def _writes(tensor: Tensor) -> int:
     # Only its number tells that a tensor was written to in place. Tensors made in inference mode have none.
     return -1 if tensor.is_inference() else tensor._version
 

@@ -38,8 +38,8 @@ def _in_world(rank, size, work, *arguments):
 
 
 def assert_as_one(folder, more_than):
-    """Exactly as one process until the first reorganisation. What two have remembered apart and then merged is not quite
-    what one has, which averages in another order, so a few words move elsewhere."""
+    """Exactly as one process until the first reorganisation. What two have remembered apart and then merged is not
+    quite what one has, which averages in another order, so a few words move elsewhere."""
     one, two = losses(folder / "one"), losses(folder / "two")
     first, second = (read_journal(folder / name / "reorganizations.jsonl") for name in ("one", "two"))
     at = [move["step"] for move in first]
