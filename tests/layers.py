@@ -3,7 +3,7 @@
 import torch
 
 from coterie import Partition, SelfOrganizedSoftmax
-from coterie.loss.levels import STEP
+from coterie.loss.levels import step_of
 
 WIDTH = 7
 
@@ -17,7 +17,7 @@ def make(n_classes: int = 53, **options) -> SelfOrganizedSoftmax:
             parameter.copy_(torch.randn_like(parameter))
         if head.projection is not None and head.activation is None:
             identity = torch.eye(head.in_features).to(head.projection).repeat(2, 1)
-            head.projection.sub_(identity).div_(STEP)  # the maps, not what they add to the identity, have such numbers
+            head.projection.sub_(identity).div_(step_of(head.in_features))  # the maps have such numbers
     return head
 
 

@@ -399,17 +399,18 @@ class SelfOrganizedSoftmax(nn.Module):
                 settled=torch.where(self.statistic.seen & (placed < self.n_clusters), -1, placed),
             )  # fmt: skip
         moved = cluster_of != before
-        mass = (self.counts * moved).sum() / self.counts.sum().clamp(min=1)
+        mass, clustered = ((self.counts * part).sum() for part in (moved, placed < self.n_clusters))
         sizes = torch.bincount(cluster_of, minlength=self.n_clusters)[: self.n_clusters]
-        words_moved, mass_moved, empty = torch.stack((moved.sum(), mass, (sizes == 0).sum())).tolist()
+        numbers = torch.stack((moved.sum(), (sizes == 0).sum(), mass, clustered, self.counts.sum())).tolist()
+        words_moved, empty, mass_moved, mass_clustered, mass_of_all = numbers
         if self.prior is not None:
             self.prior.move(self.counts, placed, cluster_of)
         self.partition.assign_(cluster_of, self.partition.random and not words_moved)
         if group is not None:
             compare(self.partition.digest[None], group, ("new clusters",))
         self.tally.set_targets(0)
-        self.schedule.moved(self.updates, mass_moved)
-        return Reorganization(int(words_moved), words_moved / self.n_classes, mass_moved, int(empty))
+        self.schedule.moved(self.updates, mass_moved / max(mass_clustered, 1))
+        return Reorganization(words_moved, words_moved / self.n_classes, mass_moved / max(mass_of_all, 1), empty)
 
     def _targets(self) -> int:
         """Targets since the last reorganisation, in all processes."""

@@ -22,7 +22,8 @@ def log_prob(head: SelfOrganizedSoftmax, hidden: Tensor) -> Tensor:
     else:
         w_c, w_w = head.projection[: head.in_features], head.projection[head.in_features :]
         if head.activation is None:
-            h_c, h_w = hidden + 0.1 * hidden @ w_c.T, hidden + 0.1 * hidden @ w_w.T
+            step = min(1, 50 / head.in_features)
+            h_c, h_w = hidden + step * hidden @ w_c.T, hidden + step * hidden @ w_w.T
         else:
             h_c, h_w = ACTIVATIONS[head.activation](hidden @ w_c.T), ACTIVATIONS[head.activation](hidden @ w_w.T)
     clusters = _words_of(head)

@@ -16,6 +16,8 @@ from torch import Tensor
 OF_CLUSTER, OF_WORD = 1 / 16, 4
 # On a GPU the columns of the root cost as much as whole tiles of so many; the rule fills the last one or leaves it out.
 TILE = 64
+# With fewer occurrences than this per word, frequencies are mostly chance, and no rule finds any.
+ENOUGH = 1
 # If all such words together are less of the text than this, none stands alone.
 LEAST_MASS = 0.2
 
@@ -32,7 +34,9 @@ def choose(counts: Tensor, n_clusters: int, own_words: int | Tensor | Sequence[i
     order = counts.argsort(descending=True, stable=True)
     if own_words is not None:
         return order[:own_words].sort().values
-    share = counts.double() / counts.sum().clamp(min=1)
+    if int(counts.sum()) < ENOUGH * n_words:
+        return order[:0]
+    share = counts.double() / counts.sum()
     frequent = (share > OF_CLUSTER / n_clusters) & (share > OF_WORD / n_words)
     if float(share[frequent].sum()) < LEAST_MASS:
         return order[:0]

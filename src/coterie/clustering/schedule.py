@@ -15,8 +15,9 @@ from typing import Literal, Protocol
 FIRST, GROWTH, LONGEST = 4.0, 1.1, 8.0
 # Updates from one to the next, at least: with a small vocabulary a batch has that many targets at once.
 LEAST = 10
-# The clusters are settled once reorganisations have moved less than this share of the text, so many times in a row.
-LITTLE, TIMES = 0.07, 2
+# The clusters are settled once reorganisations have moved less than this share of the text in clusters, so many times
+# in a row. Words that stand alone never move and do not count: a text of which they are most would settle too early.
+LITTLE, TIMES = 0.01, 2
 
 Every = int | Literal["auto"] | None
 
@@ -32,7 +33,7 @@ class Schedule(Protocol):
         ...
 
     def moved(self, update: int, share_of_mass: float) -> None:
-        """Records a reorganisation and the share of the text that it moved."""
+        """Records a reorganisation and the share of the text in clusters that it moved."""
         ...
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.kernels.sizes import power_of_two
-from coterie.loss.levels import STEP
+from coterie.loss.levels import step_of
 
 BLOCK = 1024  # numbers of a row to copy at a time
 
@@ -36,7 +36,7 @@ def gather(
         cluster_weight, cluster_bias, prior, weight, bias, words, offsets, projection, rows, shift,
         N_CLUSTERS=n_clusters, N_COLUMNS=n_columns, CLUSTER_STRIDE=cluster_weight.stride(0),
         WEIGHT_STRIDE=weight.stride(0), MAP_STRIDE=0 if projection is None else projection.stride(0), D=width,
-        STEP=STEP, BLOCK_D=min(BLOCK, power_of_two(width)),
+        STEP=step_of(width), BLOCK_D=min(BLOCK, power_of_two(width)),
     )  # fmt: skip
     return rows[:n_columns], shift, rows[n_columns:]
 

@@ -20,7 +20,7 @@ from coterie.kernels.grouping import prepare
 from coterie.kernels.operator import Operator
 from coterie.kernels.streams import Beside
 from coterie.loss.dispatch import Batch, Books
-from coterie.loss.levels import STEP, Vectors, in_autocast, maps, project, refuse_second_derivatives, side_by_side
+from coterie.loss.levels import Vectors, in_autocast, maps, project, refuse_second_derivatives, side_by_side, step_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # From this many numbers in the hidden vectors on, projecting the root's vectors instead of the tokens is faster:
@@ -163,7 +163,7 @@ def _differentiate(ctx: Any, saved: tuple[Any, ...], grads: Grads) -> tuple[Tens
     """The gradients of `_Step`'s inputs."""
     hidden, projection, cluster_weight, cluster_bias, weight, bias, both_maps, both, *rest = saved
     needs_hidden, needs_projection, *_ = ctx.needs_input_grad
-    grad_both = torch.empty_like(both)
+    grad_both, step = torch.empty_like(both), step_of(weight.shape[1])
     grad_hidden: Tensor | None = grad_both
     fold = grad_fold = None
     grad_projection = None if projection is None else torch.empty_like(both_maps)
@@ -175,16 +175,16 @@ def _differentiate(ctx: Any, saved: tuple[Any, ...], grads: Grads) -> tuple[Tens
         sides, out = _halves(both, weight.shape[1]), _halves(grad_both, weight.shape[1])
     parameters = cluster_weight, cluster_bias, weight, bias
     n_saved, fixed = len(Saved._fields), Fixed(*rest[len(Saved._fields) :])
-    found = _backward(grads, Saved(*rest[:n_saved]), sides, fold, parameters, fixed, out, grad_fold, STEP)
+    found = _backward(grads, Saved(*rest[:n_saved]), sides, fold, parameters, fixed, out, grad_fold, step)
     if grad_projection is None:
         return grad_hidden, None, *found, *(None,) * 4
     if ctx.folds:
         out[0].addmm_(grad_both, to_word)
-        grad_to_word.addmm_(grad_both.T, hidden, beta=0, alpha=STEP)
+        grad_to_word.addmm_(grad_both.T, hidden, beta=0, alpha=step)
     else:
         grad_hidden = grad_both @ both_maps if needs_hidden else None
         if needs_projection:
-            grad_projection.addmm_(grad_both.T, hidden, beta=0, alpha=STEP)
+            grad_projection.addmm_(grad_both.T, hidden, beta=0, alpha=step)
     return grad_hidden, grad_projection.to(projection.dtype), *found, *(None,) * 4
 
 
