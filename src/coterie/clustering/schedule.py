@@ -15,9 +15,10 @@ from typing import Literal, Protocol
 FIRST, GROWTH, LONGEST = 4.0, 1.1, 8.0
 # Updates from one to the next, at least: with a small vocabulary a batch has that many targets at once.
 LEAST = 10
-# The clusters are settled once reorganisations have moved less than this share of the text in clusters, so many times
-# in a row. Words that stand alone never move and do not count: a text of which they are most would settle too early.
-LITTLE, TIMES = 0.01, 2
+# After a reorganisation that moved less than this share of the text in clusters it waits twice as long, and after so
+# many in a row the clusters are settled. Words that stand alone never move and do not count: a text of which they are
+# most would settle too early.
+LITTLE, TIMES = 0.03, 4
 
 Every = int | Literal["auto"] | None
 
@@ -80,7 +81,7 @@ class ByEvidence:
 
     def needed(self) -> int:
         """Targets from one reorganisation to the next."""
-        return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST))
+        return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST) * 2**self._calm)
 
     def is_due(self, update: int, targets: Callable[[], int]) -> bool:
         if self.settled or update < self._last + LEAST or (self.until is not None and update > self.until):
