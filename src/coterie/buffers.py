@@ -41,7 +41,8 @@ class Kept(nn.Module):
         for name in self._kept:
             tensor: Tensor = getattr(self, name)
             if tensor.device != device:
-                here = torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+                with torch.inference_mode(False):  # it will be written to in training, too
+                    here = torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
                 setattr(self, name, here)
 
     def clear(self) -> None:
@@ -65,6 +66,6 @@ def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor], empties: bool) -> Ten
 
 def _empties(fn: Callable[[Tensor], Tensor]) -> bool:
     """Whether a function gives new memory that nobody has written to, as in `to_empty`."""
-    probe = torch.rand(16, device="cpu")
+    probe = torch.arange(1, 17, dtype=torch.float32, device="cpu") / 17  # random numbers would be the user's
     moved = fn(probe)
     return not moved.is_meta and not torch.equal(moved.to("cpu", probe.dtype), probe.to(moved.dtype).to(probe.dtype))

@@ -199,7 +199,11 @@ def default_budget(n_classes: int, n_clusters: int, capacity: int) -> float:
 
 
 def why_unfit(
-    state: Mapping[str, Tensor], prefix: str, shape: tuple[int, int, int], partition: Partition, statistic: str | None
+    state: Mapping[str, Tensor],
+    prefix: str,
+    shape: tuple[int, int, int],
+    partition: Partition,
+    statistic: str | None,
 ) -> str | None:
     """Why a layer of `shape` (V, C, D), with such a partition and `statistic`, cannot load a state dict; None if it
     can."""

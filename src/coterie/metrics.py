@@ -115,15 +115,15 @@ class Tally(Kept):
 
     def unstepped(self) -> int:
         """The number of training batches since the last step(); synchronises with the device."""
-        return int(self.counts[1, 3])
+        return 0 if self.counts.is_meta else int(self.counts[1, 3])
 
     def targets(self) -> int:
         """The number of targets since the last reorganisation; synchronises with the device."""
-        return int(self.counts[1, 4])
+        return 0 if self.counts.is_meta else int(self.counts[1, 4])
 
     def n_skipped(self) -> int:
         """The number of counted updates that were skipped; synchronises with the device."""
-        return int(self.skipped)
+        return 0 if self.skipped.is_meta else int(self.skipped)
 
     def take_skipped(self) -> int:
         """The same, which is zero from now on."""

@@ -157,6 +157,7 @@ class SelfOrganizedSoftmax(nn.Module):
                 f"own_words={number} asks for the most frequent classes, which a layer with fixed clusters does not "
                 "count: give counts, or the classes themselves"
             )
+        self._may_choose = self._choosing
         if partition is None:
             chosen: Tensor = counted[:0]
             if not self._choosing and not (self.counting and own_words is None):
@@ -239,7 +240,7 @@ class SelfOrganizedSoftmax(nn.Module):
         self.schedule.until = update
 
     def reset_parameters(self) -> None:
-        """Initialises the parameters anew, biases from the counts, and forgets what was remembered and measured.
+        """Initialises the parameters anew, biases from the counts, and forgets what was remembered and counted.
 
         The partition stays. A layer built on the meta device starts with the counts and clusters it was built with.
         """
@@ -252,6 +253,8 @@ class SelfOrganizedSoftmax(nn.Module):
         for kept in (self.statistic, self.meter, self.tally):
             if kept is not None:
                 kept.clear()
+        self.updates = 0
+        self.schedule.restart()
         bound = 1 / math.sqrt(self.in_features)
         for parameter in (self.cluster_weight, self.cluster_bias, self.weight):
             if parameter is not None:
@@ -280,8 +283,8 @@ class SelfOrganizedSoftmax(nn.Module):
         training = self.training
         hidden = hidden.reshape(-1, self.in_features)  # (T, D)
         ways = choose(self.backend, hidden)
-        if self.meter.sums.device != hidden.device:
-            self._follow(hidden.device)
+        if self.meter.sums.device != self.counts.device:
+            self._follow(self.counts.device)
         sums, tally = self.meter.row(), self.tally.row()
         if again := in_backward():
             sums, tally = sums.clone(), tally.clone()
@@ -331,7 +334,8 @@ class SelfOrganizedSoftmax(nn.Module):
             (self.counts if group is None else self.tally.fresh).index_add_(0, word.clamp(min=0), counted)
         if group is not None:
             # Each process sees a part of a word's occurrences, and must average over one pass of the data all the same.
-            counts = self.counts // n_processes(group) + (self.tally.fresh if self.counting else 0)
+            n = n_processes(group)
+            counts = (self.counts + n - 1) // n + (self.tally.fresh if self.counting else 0)
         choose(self.backend, seen).remember(self.statistic, sample, grouping, counts, loss)
         if not torch.compiler.is_compiling():
             self._unstepped += 1
@@ -356,6 +360,7 @@ class SelfOrganizedSoftmax(nn.Module):
 
         `skipped` (): not zero if the optimizer changed nothing, as a GradScaler tells it; read only when it matters.
         """
+        self.partition.refresh()
         self.updates += 1
         self._unstepped = 0
         self.tally.look()
@@ -435,6 +440,8 @@ class SelfOrganizedSoftmax(nn.Module):
     def _choose_own_words(self) -> None:
         """Chooses the words that stand alone from what has been counted."""
         assert self.statistic is not None
+        if self._own_words is None and not own.enough(self.counts):
+            return
         self._choosing = False
         before, chosen = self.partition.cluster_of, own.choose(self.counts, self.n_clusters, self._own_words)
         chosen = chosen[self.counts[chosen].argsort(descending=True, stable=True)][: self.partition.n_own]
@@ -595,8 +602,10 @@ class SelfOrganizedSoftmax(nn.Module):
             self._follow(state.device)
         self.tally.set_targets(targets)
         self.tally.skipped.zero_()
+        if self.counting and self.statistic is not None:
+            self.tally.fresh.zero_()
         self.partition.random = bool(random)
-        self._choosing = self._choosing and bool(choosing)
+        self._choosing = self._may_choose and bool(choosing)
         if len(schedule) == len(self.schedule.state):
             self.schedule.state = tuple(schedule)
 

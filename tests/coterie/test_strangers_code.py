@@ -56,6 +56,17 @@ def test_an_average_over_buffers_is_refused_and_not_answered():
             ask(average.module)
 
 
+def test_a_copy_does_not_take_another_version_for_its_own():
+    """A copy counts the versions of its tensors anew; at some number of writes they would meet."""
+    for writes in range(1, 12):
+        head = learn(layer(), 8)
+        copied, other = copy.deepcopy(head), learn(layer(), 8, seed=5)
+        for _ in range(writes):
+            copied.partition.cluster_of.copy_(other.partition.cluster_of)
+            copied.partition.digest.copy_(other.partition.digest)
+        assert copied.partition.to_lists() == other.partition.to_lists(), writes
+
+
 def test_an_average_of_parameters_has_the_clusters_of_its_source():
     head = layer()
     average = AveragedModel(head, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=False)
@@ -114,6 +125,42 @@ def test_built_on_meta_then_reset_it_starts_as_it_was_built(by):
     moved = [move for move in (head.step() for _ in range(2)) if move]
     assert len(moved) == 1
     learn(head)
+
+
+@pytest.mark.parametrize("by", ["context", "argument"])
+def test_on_meta_it_can_be_put_in_order(by):
+    head = on_meta(by).eval()
+    assert {name: value.shape for name, value in head.state_dict().items()} == {
+        name: value.shape for name, value in layer().state_dict().items()
+    }
+
+
+def test_a_first_question_in_inference_mode_does_not_stop_training():
+    saved = learn(layer()).state_dict()
+    head = on_meta("argument")
+    state = {name: value for name, value in saved.items() if "_extra_state" not in name}
+    head.load_state_dict(state, strict=False, assign=True)
+    with torch.inference_mode():
+        head.eval()(torch.randn(3, WIDTH), torch.arange(3))
+    learn(head.train())
+
+
+def test_a_mistake_with_devices_costs_nothing_that_is_remembered():
+    head = learn(layer())
+    before = head.statistic.get_extra_state()
+    with pytest.raises(RuntimeError):
+        head(torch.empty(3, WIDTH, device="meta"), torch.arange(3))
+    learn(head, 1)
+    assert (head.statistic.weight >= 0.5 * before[:, -1]).all()
+
+
+def test_moving_a_layer_draws_no_random_numbers():
+    head = layer()
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    head.to("cpu").float()
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_memory_that_nobody_has_written_to_is_no_partition():
@@ -205,3 +252,32 @@ def test_half_of_a_layer_keeps_what_it_remembers_exact():
     head = learn(layer()).to(torch.bfloat16)
     assert head.statistic.total.dtype == torch.float32
     assert head.meter.sums.dtype == torch.float64
+
+
+def test_a_reset_layer_reorganizes_anew():
+    head = learn(layer(reorganize_every="auto"), 3)
+    head.schedule.state = (3, 9, 4)
+    assert head.schedule.settled
+    head.reset_parameters()
+    assert (head.updates, head.schedule.settled) == (0, False)
+
+
+def test_clusters_alone_can_be_loaded():
+    head, other = learn(layer()), learn(layer(), seed=4)
+    head.load_state_dict({"partition.cluster_of": other.partition.cluster_of.clone()}, strict=False)
+    assert head.partition.to_lists() == other.partition.to_lists()
+
+
+def test_words_of_their_own_are_chosen_again_after_a_rollback_and_only_from_enough_counts():
+    head = layer(counts=None, own_words=None, n_clusters=4)
+    start = copy.deepcopy(head.state_dict())
+    for rounds in range(2):
+        head(torch.randn(2, WIDTH), torch.tensor([0, 1]))
+        head.reorganize()
+        assert not len(head.partition.own)  # two occurrences say nothing of 60 words
+        target = torch.cat((torch.zeros(200, dtype=torch.int64), torch.arange(N)))
+        head(torch.randn(len(target), WIDTH), target)
+        head.reorganize()
+        assert 0 in head.partition.own.tolist(), rounds
+        head.load_state_dict(start)
+        assert not len(head.partition.own)

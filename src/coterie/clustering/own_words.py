@@ -34,7 +34,7 @@ def choose(counts: Tensor, n_clusters: int, own_words: int | Tensor | Sequence[i
     order = counts.argsort(descending=True, stable=True)
     if own_words is not None:
         return order[:own_words].sort().values
-    if int(counts.sum()) < ENOUGH * n_words:
+    if not enough(counts):
         return order[:0]
     share = counts.double() / counts.sum()
     frequent = (share > OF_CLUSTER / n_clusters) & (share > OF_WORD / n_words)
@@ -44,6 +44,11 @@ def choose(counts: Tensor, n_clusters: int, own_words: int | Tensor | Sequence[i
     if n_own > TILE and n_clusters % 8 == 0:
         n_own -= (n_clusters + n_own) % TILE
     return order[:n_own].sort().values
+
+
+def enough(counts: Tensor) -> bool:
+    """Whether the counts (V,) say which words are frequent."""
+    return int(counts.sum()) >= ENOUGH * counts.numel()
 
 
 def places(n_own: int | None, n_clusters: int) -> int:

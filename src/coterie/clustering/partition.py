@@ -106,7 +106,8 @@ class Partition(nn.Module):
         for name in ("words", "offsets", "position", "slots", "root_sizes"):
             index: Tensor = getattr(self, name)
             if index.device != cluster_of.device:
-                setattr(self, name, torch.empty_like(index, device=cluster_of.device))
+                with torch.inference_mode(False):  # it will be written to in training, too
+                    setattr(self, name, torch.empty_like(index, device=cluster_of.device))
         words = cluster_of.argsort(stable=True)
         self.offsets[0] = 0
         self.offsets[1:] = torch.bincount(cluster_of, minlength=self.n_clusters + 1).cumsum(0)
@@ -129,6 +130,10 @@ class Partition(nn.Module):
         """The words that stand alone, ascending."""
         self.refresh()
         return self.words[int(self.offsets[-2]) :]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy's tensors count their versions anew, and one day a number would fit by chance.
+        return {**self.__dict__, "_derived": None}
 
     def column(self, words: Tensor) -> Tensor:
         """The column of the root in which each word is: its cluster's or, if it stands alone, its own; (...) → (...)"""
@@ -272,6 +277,8 @@ class Partition(nn.Module):
         if given is not None and given.shape == self.cluster_of.shape:
             if self.cluster_of is given:  # with `assign=True`, this layer's moves would change the state dict's owner
                 self.cluster_of = given.clone()
+            if prefix + "digest" not in state_dict and not self.cluster_of.is_meta:
+                self.digest.copy_(digest(self.cluster_of))  # clusters given alone; who loads them has checked them
             self._derived = None
             self.refresh()
 

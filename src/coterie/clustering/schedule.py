@@ -33,6 +33,10 @@ class Schedule(Protocol):
         """Whether to reorganise after this update; `targets` counts those since the last reorganisation."""
         ...
 
+    def restart(self) -> None:
+        """Forgets the reorganisations so far."""
+        ...
+
     def moved(self, update: int, share_of_mass: float) -> None:
         """Records a reorganisation and the share of the text in clusters that it moved."""
         ...
@@ -50,6 +54,9 @@ class AtIntervals:
             return False
         return update % self.every == 0
 
+    def restart(self) -> None:
+        pass
+
     def moved(self, update: int, share_of_mass: float) -> None:
         pass
 
@@ -64,6 +71,9 @@ class ByEvidence:
 
     def __init__(self, n_words: int, until: int | None = None) -> None:
         self.n_words, self.until = n_words, until
+        self.restart()
+
+    def restart(self) -> None:
         self._last, self._done, self._calm = 0, 0, 0
 
     @property
@@ -81,7 +91,7 @@ class ByEvidence:
 
     def needed(self) -> int:
         """Targets from one reorganisation to the next."""
-        return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST) * 2**self._calm)
+        return round(self.n_words * min(FIRST * GROWTH ** min(self._done, 100), LONGEST) * (1 << self._calm))
 
     def is_due(self, update: int, targets: Callable[[], int]) -> bool:
         if self.settled or update < self._last + LEAST or (self.until is not None and update > self.until):

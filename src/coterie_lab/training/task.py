@@ -98,7 +98,8 @@ class Task:
         head = self.model.head
         if self.world.size == 1 or not isinstance(head, SelfOrganizedSoftmax) or head.statistic is None:
             return {}
-        return {"statistic": head.statistic.get_extra_state(), "head": head.get_extra_state()}
+        held = {"statistic": head.statistic.get_extra_state(), "head": head.get_extra_state()}
+        return held | ({"fresh": head.tally.fresh.clone()} if head.counting else {})
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
@@ -106,3 +107,5 @@ class Task:
         if "statistic" in state and isinstance(head, SelfOrganizedSoftmax) and head.statistic is not None:
             head.statistic.set_extra_state(state["statistic"])
             head.set_extra_state(state["head"])
+            if head.counting:
+                head.tally.fresh.copy_(state["fresh"])

@@ -174,3 +174,16 @@ def _alone(rank, size):
     assert model.head.process_group is group
     assert copy.deepcopy(model.head).process_group is None
     assert math.isfinite(model(*batch(0, rank)).item())
+
+
+def test_rare_words_are_remembered_as_in_the_paper_too(in_two):
+    in_two(_rare)
+
+
+def _rare(rank, size):
+    torch.manual_seed(0)
+    head = SelfOrganizedSoftmax.as_in_paper(WIDTH, N, [3] * N)
+    for step in range(6):
+        x, target = batch(step, rank)
+        head(x, target)
+        assert head.statistic.seen[target].all()
