@@ -229,7 +229,7 @@ def test_it_memorises_fifty_pairs(tmp_path, preset, head, input_feeding):
     given = news(54)
     memory = prepare([write_tsv(tmp_path / "news.tsv", given)], tmp_path / "data", valid=2, test=2, source_words=True)
     settings = small(
-        preset, head=head, hidden=40, embedding=40, batch=8, initial_range=0.3, learning_rate=0.02, epochs=25,
+        preset, head=head, hidden=40, embedding=40, batch=8, initial_range=0.3, learning_rate=0.02, epochs=35,
         log_every=50, schedule="linear", clip=1.0, keep="last", input_feeding=input_feeding,
     )  # fmt: skip
     train(memory, tmp_path / "run", settings)
